@@ -27,6 +27,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.requests import Private
 from edge_sim.config.settings import Config, parse
+from edge_sim.data.held_samples import CopiedSamples
 from edge_sim.fleet.fleet import Fleet, build_fleet
 from edge_sim.runs.runner import VirtualRun, run_in
 
@@ -229,7 +230,7 @@ class Run:
             data = reference.of(number)
             if self.as_fed:
                 data = dataclasses.replace(data, train=data.train.at(np.arange(len(data.train) // BATCH * BATCH)))
-            devices.append(dataclasses.replace(device, data=data))
+            devices.append(dataclasses.replace(device, held=CopiedSamples(data)))
         return dataclasses.replace(fleet, devices=tuple(devices)), config
 
 

@@ -218,9 +218,10 @@ class Agent:
         self._brought, self._apps_model, self._shares_codes = brought, model, share_sample_codes
         self._on_new_model: OnNewModel | None = on_new_model if self._closes_store else None
         self._deployments = partial(self._deployed, places.served, max_drop, clock)
+        supply = self._supply()  # before the state is opened: what does not fit leaves it free
         store = self._opened_alone()  # after all checks; later failures close it
         try:
-            self._assemble(store)
+            self._assemble(store, supply)
         except BaseException:
             let_go(self)
             if self._closes_store:
@@ -228,11 +229,15 @@ class Agent:
             raise
         self._loop = AgentLoop(self.participant, self._deployment, policy or Policy(), clock, stays=stay)
 
-    def _assemble(self, store: Store) -> None:
-        """Make the parts around the model with which the device begins: the app's, or one that was rolled out."""
-        brought = self._brought
-        supply = self._supplies(self._apps_model if brought is None else brought.model())
+    def _supply(self) -> DataSupply:
+        """Check the data against the model with which the device begins: the app's, or one that was rolled out."""
+        supply = self._supplies(self._apps_model if self._brought is None else self._brought.model())
         supply.bench.shares_codes = self._shares_codes
+        return supply
+
+    def _assemble(self, store: Store, supply: DataSupply) -> None:
+        """Make the parts around the model and its data."""
+        brought = self._brought
         self._context = context = self._contexts(store=store, data=supply)
         if brought is not None and brought.fault:
             context.warn_early(brought.fault)
@@ -459,7 +464,7 @@ class Agent:
         """Begin with the model that the index of offered models names now.  Raises StoreError."""
         store = self._opened_alone()
         try:
-            self._assemble(store)
+            self._assemble(store, self._supply())
         except BaseException:
             let_go(self)
             store.close()

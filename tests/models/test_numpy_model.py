@@ -29,7 +29,7 @@ class TestCosineNumpyModel(CosineSuite):
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"input_shape": shape} for shape in ((1, 0, 28), (1, 28), 784, (1, -2, 3), (1, 2.0, 3))),
+        *({"input_shape": shape} for shape in ((1, 0, 28), (1, 1, 1, 28), 784, (1, -2, 3), (1, 2.0, 3))),
         *({"seed": seed} for seed in (-7, 1.5, "1", None)),
         *({"classes": classes} for classes in (0, "10", 2.0, True)),
     ],

@@ -65,7 +65,7 @@ def test_a_file_for_large_pictures_is_described_without_a_pass(monkeypatch: pyte
 
     small = OnnxModel(pictures_file(32), train="all")
     monkeypatch.setattr(OnnxSession, "_run", runs)
-    monkeypatch.setattr(body_module, "free_bytes", lambda: 2**36)
+    monkeypatch.setattr(body_module, "free_memory_bytes", lambda: 2**36)
     whole = OnnxEngine.function
 
     def function(self: OnnxEngine, graph: Any) -> Any:
@@ -95,7 +95,7 @@ def test_shapes_and_types_are_those_of_a_pass() -> None:
 
 def test_memory_that_does_not_suffice_is_one_line_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = NumpyModel(3, (1, 1, 8), seed=1, hidden=(512, 1024)).onnx_bytes(np.zeros((1, 1, 1, 8), np.float32))
-    monkeypatch.setattr(body_module, "free_bytes", lambda: 2**22)
+    monkeypatch.setattr(body_module, "free_memory_bytes", lambda: 2**22)
     with pytest.raises(ModelError, match=r"training takes \d+ MiB for one sample, and 4 MiB are free: .*last-4"):
         OnnxModel(pictures_file(512), train="all")
     assert OnnxModel(pictures_file(512)).learning is None

@@ -206,11 +206,11 @@ class TestSplitBatches:
         objective = (CrossEntropy(), PrototypePull(classes=np.arange(CLASSES), rows=rows))
         whole = self.steps(objective)
         need = OnnxModel(exported(net()), train="all").learning.written_bytes
-        monkeypatch.setattr(body_module, "free_bytes", lambda: int(2 * 3 * need / body_module.SHARE))
+        monkeypatch.setattr(body_module, "free_memory_bytes", lambda: int(2 * 3 * need / body_module.SHARE))
         np.testing.assert_allclose(self.steps(objective), whole, atol=1e-6)
 
     def test_no_room_for_one_sample_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(body_module, "free_bytes", lambda: 100)
+        monkeypatch.setattr(body_module, "free_memory_bytes", lambda: 100)
         with pytest.raises(ModelError, match=r"training takes 0 MiB for one sample, and 0 MiB are free: .*last-4"):
             self.steps((CrossEntropy(),))
 

@@ -164,7 +164,7 @@ def test_a_disk_that_will_not_have_it_ends_no_run(tmp_path, clock, said):
         after(observer, number)
     (line,) = said
     assert NAME in line
-    assert "goes on" in line
+    assert "the run continues" in line
 
 
 def test_several_watchers_see_the_same():
