@@ -247,7 +247,7 @@ MISTAKES = {
     "too few samples": (
         "classes_per_device = 2",
         "min_samples = 1000",
-        "partition.min_samples: .*least 1000 samples .*each device",
+        "partition.min_samples: 4 devices with 1000 samples each need 4,000, and there are 200",
     ),
     "no such payload kind": (
         "[federation]",

@@ -187,7 +187,7 @@ def test_whole_numbers_that_a_net_makes_of_fractions_are_no_ids():
 def test_ids_that_are_floats_are_not_said_to_need_normalising():
     result, _ = run(IDS.astype(np.float32), net=lambda classes, *_: Tokens(classes))
     (line,) = [line for line in result.warnings if "far from 0 and 1" in line]
-    assert 'ids of tokens, for a net with an Embedding, are right as they are: keep normalise = "none"' in line
+    assert 'ids of tokens are right as they are: declare them with kind = "tokens" and vocabulary' in line
 
 
 def test_ids_that_are_not_scaled_reach_the_embedding_as_they_are():
@@ -209,7 +209,7 @@ def test_bytes_for_a_net_with_a_table_of_positions_are_scaled():
 
 
 def test_a_net_that_takes_floats_for_ids_is_told_what_to_write():
-    with pytest.raises(UsageError, match=r"let it begin with x = x\.long\(\)"):
+    with pytest.raises(UsageError, match=r"declare ids of tokens with Preprocess\(kind=.tokens., vocabulary="):
         run(IDS.astype(np.float32), net=lambda classes, *_: Tokens(classes, casts=False))
 
 

@@ -19,6 +19,7 @@ from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.reductions.influence import RobustTable
 from edge_sim.config import settings
+from edge_sim.data.held_samples import CopiedSamples
 from edge_sim.fleet import fleet as sim_fleet
 
 LAYOUT = bytes(16)
@@ -71,7 +72,7 @@ def run_with_a_loud_device(pictures: Path, **robust: object) -> fleets.Run:
     fleet = sim_fleet.build_fleet(settings.parse(tables, Path("test.toml")))
     loud = fleet.devices[3]
     train = Samples(loud.data.train.x * np.float32(100), loud.data.train.y)
-    loud = replace(loud, data=LocalData(train=train, test=loud.data.test))
+    loud = replace(loud, held=CopiedSamples(LocalData(train=train, test=loud.data.test)))
     return fleets.Run(replace(fleet, devices=(*fleet.devices[:3], loud, *fleet.devices[4:]))).finished()
 
 
