@@ -76,7 +76,7 @@ class Preprocess:
 
     @property
     def declared(self) -> SampleKind | None:
-        """The declared kind; None: there is none."""
+        """The declared kind, or None if none is declared."""
         return declared_kind(self.kind, self.vocabulary, "preprocess")
 
     @property
@@ -197,8 +197,8 @@ class Samples:
     """The names of the federation's classes in its order; default: the names in `y`, sorted, or none."""
     layout: InitVar[PictureLayout | None] = None
     kind: str | None = None
-    """picture, vector, series or tokens, as it was declared; None: it was not, and the shape tells pictures and vectors
-    apart."""
+    """picture, vector, series or tokens, as declared.  Without a declaration (None) the shape tells pictures and
+    vectors apart."""
     vocabulary: int | None = None
     """How many ids of tokens there are."""
 
@@ -226,7 +226,7 @@ class Samples:
 
     @property
     def declared(self) -> SampleKind | None:
-        """The declared kind; None: there is none.  Raises UsageError."""
+        """The declared kind, or None if none is declared.  Raises UsageError."""
         return declared_kind(self.kind, self.vocabulary, "Samples")
 
 

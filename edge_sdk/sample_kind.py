@@ -114,7 +114,10 @@ class SampleKind:
 
 
 def declared_kind(kind: object, vocabulary: object, where: str) -> SampleKind | None:
-    """Return what is declared; None: nothing is.  Raises UsageError for a kind that there is not, and a vocabulary."""
+    """Return the declared kind, or None without a declaration.
+
+    Raises UsageError for an unknown kind, and for a vocabulary without a kind.
+    """
     if kind is None:
         if vocabulary is not None:
             raise UsageError(f'{where}: vocabulary has no effect without kind = "tokens"')

@@ -136,7 +136,7 @@ class Server:
 
         security: the keys of the lab, or None to leave frames unsigned.  robust: limits on one device's influence.
         timetable: when rounds open.  canary: tries the result of a round before devices get it.  models: the
-        folder of model files that operators roll out; None: none are.
+        folder of model files that operators roll out, or None if they roll out none.
         """
         self.spec, self.transport, self.ledger, self.robust = spec, transport, ledger, robust
         self.roster = tuple(sorted(roster))

@@ -60,7 +60,7 @@ class StatePlaces:
 
     @property
     def offered(self) -> Path | None:
-        """The folder of model files that the device was offered; None: there is no folder."""
+        """The folder of model files that the device was offered, or None without a state folder."""
         return None if self.folder is None else self.folder / f"{self._federation}.offered"
 
     @property

@@ -66,7 +66,7 @@ class DeviceContext:
     examiner: Examiner | None = None
     """Measures the models, or None.  Set once the participant exists, because it needs the restored model."""
     offers: Offers | None = None
-    """Handles offered model files; None: the owner accepts none."""
+    """Handles offered model files, or None if the owner accepts none."""
     common_knowledge: CommonKnowledge | None = None
     """Decoded knowledge shared by all simulated devices of this process; None outside a simulation."""
     instance: bytes | None = None

@@ -46,7 +46,7 @@ class BroughtIndex:
 
     now: Brought = APPS
     before: Brought | None = None
-    """The model that `now` replaced, with what it had learnt; None: nothing is kept."""
+    """The model that `now` replaced, with what it had learnt, or None if no model is kept."""
     answer: OfferAnswer | None = None
     """The answer to the last offer."""
     frozen: str = ""

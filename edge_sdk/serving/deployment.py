@@ -102,7 +102,7 @@ class Deployment:
 
     @property
     def max_drop(self) -> float | None:
-        """How much worse than the served one a model may be; None: no model is measured."""
+        """How much worse than the served one a model may be, or None to measure none."""
         return self._max_drop
 
     @property

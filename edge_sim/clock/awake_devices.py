@@ -75,7 +75,7 @@ class _Slot(NamedTuple):
 
     size_bytes: int
     at: int | None
-    """Its offset in the file; None: it is in memory."""
+    """Its offset in the file, or None while it is in memory."""
 
 
 class _Starts:
@@ -83,7 +83,7 @@ class _Starts:
 
     def __init__(self, memory_bytes: int | None) -> None:
         self._free_bytes = memory_bytes
-        """What memory still takes; None: all."""
+        """What memory still takes, or None if all."""
         self._slots: dict[SleepyDevice, _Slot] = {}
         self._file: IO[bytes] | None = None
         self._end = 0

@@ -124,7 +124,7 @@ class DataTable:
 
     @property
     def declared(self) -> SampleKind | None:
-        """The declared kind of samples; None: there is none.  Raises UsageError for a vocabulary that is missing."""
+        """The declared kind of samples, or None if none is declared.  Raises UsageError without a vocabulary."""
         return declared_kind(self.kind, self.vocabulary, "data")
 
 

@@ -49,7 +49,7 @@ class Dataset:
     scale: float
     """Factor that brings raw values to about [0, 1]."""
     kind: SampleKind | None
-    """The declared kind of samples; None: there is none."""
+    """The declared kind of samples, or None if none is declared."""
     scaling: Scaling
     """What scaled values are brought to unit scale with."""
     augment: Augment | None

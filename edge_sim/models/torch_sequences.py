@@ -46,7 +46,7 @@ class OverTime(nn.Module):
     """A net of a body that answers at each step, whose mean over the steps that are no padding a head classifies."""
 
     def __init__(self, words: nn.Module | None, body: nn.Module, head: nn.Module) -> None:
-        """words: of tokens; None: samples are series."""
+        """words: of tokens, or None for series."""
         super().__init__()
         self.words, self.body, self.head = words, body, head
 

@@ -1,7 +1,7 @@
 """A new model for the fleet: an operator's file is offered to a share of the devices, stage by stage.
 
 A stage is kept if the devices' guards and their held-out samples agree; otherwise its devices go back by themselves.
-What was ordered is in the ledger, and what became of it in the Hellos there, so that a restart goes on.
+What was ordered is in the ledger, and what became of it in the Hellos there, so that a restart continues it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RolloutDesk:
     """Takes operators' orders about a model for the fleet, and offers it to devices."""
 
     def __init__(self, context: RunContext, sender: Sender, method: Method[Any], folder: Path | None) -> None:
-        """folder: for the files; None: this coordinator rolls out nothing, as in a simulation or with a trace."""
+        """folder: for the files, or None to roll out nothing, as in a simulation or with a trace."""
         self._context, self._sender, self._method, self._folder = context, sender, method, folder
         self._rollouts = tuple(
             Rollout(**{**each, "devices": tuple(each["devices"])}) for each in context.orders.rollouts
