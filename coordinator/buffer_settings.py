@@ -1,12 +1,13 @@
-"""Checks the settings of buffered asynchrony in [federation], each mistake in one line."""
+"""Checks the settings of buffered asynchrony and of a control group in [federation], each mistake in one line."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.contract.ageing import why_in_rounds
 from edge_sdk.methods.contract.base import Method
+from edge_sdk.methods.contract.requests import ReadSplice
+from edge_sdk.methods.contract.vocabulary import requests_of, why_in_rounds
 from edge_sdk.reductions.influence import RobustTable
 
 MAX_STALENESS = 20
@@ -14,7 +15,7 @@ MAX_STALENESS = 20
 
 
 class BufferTable(Protocol):
-    """The keys of [federation] that buffers depend on."""
+    """The keys of [federation] that buffers and control groups depend on."""
 
     @property
     def devices(self) -> int:
@@ -85,3 +86,31 @@ def check_buffered_method(method: Method[Any], table: BufferTable, robust: Robus
             f"{where}.buffer: robust.logits = {robust.logits!r} gives all uploads the same weight, and old ones count "
             "for less; leave one of the two out"
         )
+
+
+def check_control(table: BufferTable, where: str) -> None:
+    """Raise UsageError for a control group of no device, or of so many that fewer than two are left to federate."""
+    if not table.control:
+        return
+    count = round(table.control * table.devices)
+    if count < 1:
+        least = 1 / table.devices
+        raise UsageError(
+            f"{where}.control: {table.control:g} of {table.devices} devices is no device; give at least {least:.2g}"
+        )
+    if table.devices - count < 2:
+        raise UsageError(
+            f"{where}.control: {table.control:g} of {table.devices} devices leaves {table.devices - count} to learn "
+            "from each other; a control group leaves at least 2"
+        )
+
+
+def unfit_for_control(method: Method[Any]) -> str:
+    """Return why a method has no control group, or an empty text."""
+    if not method.every_exchange or all(not row.up for row in method.exchanges):
+        return f"under {method.name} all devices train alone, so there is nothing to compare"
+    if ReadSplice in requests_of(type(method)):
+        return f"{method.name} trains a device's two models as one, and a device alone trains the own model by itself"
+    if method.releases:
+        return f"{method.name} covers by its privacy budget what all devices upload, and not the figures of some alone"
+    return ""

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
-from coordinator.buffer_settings import MAX_STALENESS, check_buffer, check_buffered_method
-from coordinator.control_settings import check_control, unfit_for_control
+from coordinator.buffer_settings import (
+    MAX_STALENESS,
+    check_buffer,
+    check_buffered_method,
+    check_control,
+    unfit_for_control,
+)
 from coordinator.pace_settings import read_pace, rounds_of
 from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPolicy
@@ -19,15 +24,15 @@ from edge_sdk.at_rest.foreign import read_foreign
 from edge_sdk.class_names import checked_names
 from edge_sdk.errors import UsageError, meant
 from edge_sdk.given_arrays import PictureLayout
-from edge_sdk.methods.contract.ageing import begins_alike
 from edge_sdk.methods.contract.base import Method
 from edge_sdk.methods.contract.params import has_start
 from edge_sdk.methods.contract.registry import load_method, method_names
+from edge_sdk.methods.contract.vocabulary import begins_alike
 from edge_sdk.objectives import schedule_of
 from edge_sdk.protocol import registry, toml_table
 from edge_sdk.protocol.encodings import ENCODINGS
-from edge_sdk.protocol.frames.frozen_dict import FrozenDict
 from edge_sdk.protocol.frames.leaves import ABOVE_0
+from edge_sdk.protocol.frames.records import FrozenDict
 from edge_sdk.protocol.frames.schema import Count, Id, Integer, Real, Text
 from edge_sdk.protocol.knowledge import PAYLOADS
 from edge_sdk.protocol.messages import (

@@ -30,7 +30,8 @@ from coordinator.lab.broker_settings import one_connection_each
 from coordinator.lab.owner import finish_renewal, serve_federation
 from coordinator.ledger import CONTENTS, LEDGER, Ledger, bound_spec
 from coordinator.pace_settings import words_of
-from coordinator.record.observer import ObserverGroup, RunObserver
+from coordinator.record.observer import ObserverGroup, RunObserver, RunView
+from coordinator.record.run_record import RunRecord
 from coordinator.record.units import of_rounds
 from coordinator.results.figures.outcome import device_result, final_prototypes, run_result
 from coordinator.results.figures.result import Result
@@ -63,22 +64,43 @@ from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.round_pacing import Timetable
 from coordinator.serving.server import Server
-from coordinator.serving.systemd import SystemdObserver
+from coordinator.systemd import SystemdNotifier
 from coordinator.trace import recording_server
 from coordinator.trace.log import NAME as TRACE
 from coordinator.trace.log import trace_writer
 from edge_sdk import toml
-from edge_sdk.at_rest.places import make_folder
+from edge_sdk.at_rest.files import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.durable import refuse_emptied
 from edge_sdk.errors import InUse, MissingExtra, StoreError, UsageError
 from edge_sdk.methods.contract.brought_code import as_method_error
 from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.transport.mqtt import pace as pacing
+from edge_sdk.transport.mqtt import send_queue
 from edge_sdk.transport.mqtt.tls import NO_FILES, OF_LAB, TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
+
+
+class SystemdObserver(RunObserver):
+    """Passes the events of a run on to systemd."""
+
+    def __init__(self, notifier: SystemdNotifier | None = None) -> None:
+        """notifier: by default that of the process."""
+        self._notifier = notifier or SystemdNotifier()
+
+    def begun(self, view: RunView) -> None:  # noqa: ARG002  # of RunObserver
+        """Say that the coordinator serves."""
+        self._notifier.ready()
+
+    def waited(self, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
+        """Say that the loop turns."""
+        self._notifier.alive()
+
+    def noted(self, message: str) -> None:
+        """Show the line in `systemctl status`."""
+        self._notifier.status(message)
+
 
 QUESTION_EXPIRES_S = 2
 """Seconds for which the broker keeps an operator's question while the coordinator is offline."""
@@ -280,7 +302,7 @@ def _transport(reach: Reach, federation: str, folder: Path, *, cloud_safe: bool)
         fresh=True,
         manual_ack=True,
         seed=random.SystemRandom().getrandbits(32),
-        pace=pacing.cloud_safe() if cloud_safe else None,
+        pace=send_queue.cloud_safe() if cloud_safe else None,
         chunk_file=folder / "broker.chunks",
     )
 

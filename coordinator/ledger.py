@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_sdk.at_rest.digests import checked_row, with_digest
-from edge_sdk.at_rest.private import create_private
+from edge_sdk.at_rest.files import create_private
 from edge_sdk.durable import (
     Contents,
     FileForm,

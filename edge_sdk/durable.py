@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edge_sdk.at_rest.digests import damaged_table, declared, digest_rows, row_digest
-from edge_sdk.at_rest.files import replace_durably
-from edge_sdk.at_rest.private import create_private, make_private_folder
+from edge_sdk.at_rest.files import create_private, make_private_folder, replace_durably
 from edge_sdk.at_rest.write_ahead_log import cut_uncommitted, has_lost_commits
 from edge_sdk.errors import Damaged, InUse, StoreError
 

@@ -6,8 +6,8 @@ import sys
 
 from torch import Tensor, nn
 
+from edge_sdk.models.torch_nets.torch_device import seeded
 from edge_sdk.models.torch_nets.torch_model import TorchModel
-from edge_sdk.models.torch_nets.torch_seed import seeded
 
 
 class Greedy(nn.Module):

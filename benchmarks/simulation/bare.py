@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from edge_sdk.methods.contract.job import Job
 from edge_sim.config import settings
-from edge_sim.engines.torch_gpu import use_exact_arithmetic
+from edge_sim.engines.torch_threads import use_exact_arithmetic
 from edge_sim.fleet.fleet import build_fleet
 
 

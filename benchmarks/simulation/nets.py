@@ -8,8 +8,8 @@ from math import prod
 from torch import nn
 
 from edge_sdk.data import Preprocess
+from edge_sdk.models.torch_nets.torch_device import seeded
 from edge_sdk.models.torch_nets.torch_model import TorchModel
-from edge_sdk.models.torch_nets.torch_seed import seeded
 
 Shape = tuple[int, int, int]
 

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from coordinator.lab.keeper import tell_owner
 from coordinator.ledger import LEDGER, Ledger
+from edge_sdk.at_rest.files import create_private, make_folder
 from edge_sdk.at_rest.foreign import UNREADABLE
-from edge_sdk.at_rest.places import make_folder
-from edge_sdk.at_rest.private import create_private
 from edge_sdk.errors import InUse, StoreError, UsageError
 
 MANIFEST = "backup.json"

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from coordinator.lab import broker_settings
 from coordinator.lab.broker_settings import BROKER_CERTIFICATE, BROKER_KEY, REVOKED, STAFF
-from edge_sdk.at_rest.places import make_folder
+from edge_sdk.at_rest.files import make_folder
 from edge_sdk.errors import UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.claims import Claim, claim_user, new_claim_secret

@@ -13,7 +13,7 @@ from coordinator.serving.intake.upload_screen import UploadScreen
 from coordinator.serving.reduction import EarlierVersions, Reduction
 from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.frames.frozen_dict import FrozenDict
+from edge_sdk.protocol.frames.records import FrozenDict
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.reductions.influence import PAPER, RobustTable

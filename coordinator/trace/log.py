@@ -19,8 +19,8 @@ import msgpack
 
 from coordinator.rounds.state import RoundPolicy
 from coordinator.trace.entries import MARKER, ChecksumChain, TraceEntries
+from edge_sdk.at_rest.files import write_private
 from edge_sdk.at_rest.foreign import UNREADABLE, check_fields, open_foreign
-from edge_sdk.at_rest.private import write_private
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
 from edge_sdk.protocol.frames import storage

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from edge_sdk.agent.agent import Agent
 from edge_sdk.agent.arguments import check_options
+from edge_sdk.agent.callbacks import round_lines
 from edge_sdk.boards.profiles import detect
 from edge_sdk.device.exchange import RoundReport
-from edge_sdk.device.link.recent_lines import round_lines
 from edge_sdk.device.training.app_model import OnNewModel
 from edge_sdk.device.training.data_supply import OwnData
 from edge_sdk.errors import EdgeError, MissingExtra, ModelError, Refused, RunFailed, UsageError

@@ -24,7 +24,7 @@ from edge_sdk.policy.sensors import Sensors
 from edge_sdk.privacy.release import Guarantee
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.base import Transport
-from edge_sdk.transport.mqtt import pace as pacing
+from edge_sdk.transport.mqtt import send_queue
 from edge_sdk.transport.mqtt.tls import NO_FILES, OF_DEVICE, TlsFiles
 
 _DEVICE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,35}")
@@ -169,6 +169,6 @@ def transport_to(
         return broker
     from edge_sdk.transport.mqtt.transport import MqttTransport
 
-    pace = pacing.cloud_safe() if cloud_safe else None
+    pace = send_queue.cloud_safe() if cloud_safe else None
     seed = random.SystemRandom().getrandbits(32)
     return MqttTransport(broker, client_id, tls=tls or NO_FILES, seed=seed, pace=pace, chunk_file=chunk_file)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from edge_sdk.at_rest.files import sync_folder
-from edge_sdk.at_rest.private import exposed
+from edge_sdk.at_rest.files import exposed, sync_folder
 from edge_sdk.errors import Damaged, StoreError
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from edge_sdk.errors import RefusedKnowledge, RemoteProtocolError
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Stamp
-from edge_sdk.protocol.frames.frozen_dict import FrozenDict
 from edge_sdk.protocol.frames.leaves import one_line
+from edge_sdk.protocol.frames.records import FrozenDict
 from edge_sdk.protocol.messages import Assign
 
 REFUSED_BEFORE_WITHHELD = 2

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from edge_sdk.at_rest.files import sync_folder
-from edge_sdk.at_rest.private import FILE_MODE, OTHERS, make_private_folder
+from edge_sdk.at_rest.files import FILE_MODE, OTHERS, make_private_folder, sync_folder
 from edge_sdk.durable import as_store_error, file_lock
 from edge_sdk.errors import InUse, UsageError
 

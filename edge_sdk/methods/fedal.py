@@ -28,7 +28,7 @@ from edge_sdk.methods.contract.base import Down, OnDevice, Slot, check_batch, to
 from edge_sdk.methods.contract.params import Range
 from edge_sdk.methods.contract.transfer import DeviceState, Transfer, targets
 from edge_sdk.objectives import NORM_FLOOR, LogitGradient, Term, softmax
-from edge_sdk.objectives.schedule import Schedule
+from edge_sdk.objectives.optim import Schedule
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Count, Packed, Tensor, wire
 from edge_sdk.protocol.knowledge import LogitGradients, PublicLogits

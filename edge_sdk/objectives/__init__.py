@@ -25,7 +25,15 @@ from edge_sdk.objectives.on_features import (
     bounded,
     spliced,
 )
-from edge_sdk.objectives.on_head import HeadDivergence, HeadLabels, HeadMatch, HeadProximal, HeadTerm, layer_of
+from edge_sdk.objectives.on_head import (
+    HeadDivergence,
+    HeadLabels,
+    HeadMatch,
+    HeadProximal,
+    HeadTerm,
+    Proximal,
+    layer_of,
+)
 from edge_sdk.objectives.on_logits import (
     BalancedCrossEntropy,
     ClassLogitMatch,
@@ -37,10 +45,8 @@ from edge_sdk.objectives.on_logits import (
     LogitGradient,
     LogitMatch,
 )
-from edge_sdk.objectives.on_weights import Proximal
-from edge_sdk.objectives.optim import Optim, optim_of, schedule_of
+from edge_sdk.objectives.optim import Optim, Schedule, optim_of, schedule_of
 from edge_sdk.objectives.registered import TERMS, form_of, load_term, names_on, terms
-from edge_sdk.objectives.schedule import Schedule
 from edge_sdk.objectives.softmax import NORM_FLOOR, log_softmax, norms, softmax
 from edge_sdk.objectives.whole import (
     Coupling,

@@ -1,4 +1,4 @@
-"""Terms on the head alone: the features at its input are given, and constant."""
+"""Terms on weights: on the head alone, whose input features are given and constant, or on all weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.objectives.base import HEAD, Head, On, Seen, Shapes, Term, needed
+from edge_sdk.objectives.base import HEAD, WEIGHTS, Head, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.softmax import log_softmax, norms, softmax
 
 
@@ -156,3 +156,27 @@ def layer_of(head: Head, width: int) -> Floats:
 
 def _units(width: int) -> Floats:
     return np.eye(width + 1, width, dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Proximal(Term):
+    """(1/2) |w - anchor|^2 over all trainable scalars: weights stay near where they were (FedProx eq. 2)."""
+
+    name: ClassVar[str] = "proximal"
+    on: ClassVar[On] = "weights"
+    anchor: Floats  # (p,)
+    weight: float = 1.0
+
+    def value(self, seen: Seen) -> float:
+        """Return half the squared distance; there is no mean over a batch."""
+        return float(self.weight * 0.5 * np.sum((needed(seen.weights, WEIGHTS) - self.anchor) ** 2))
+
+    def slope(self, seen: Seen) -> Floats:
+        """Return w - anchor: (p,)."""
+        out: Floats = np.float32(self.weight) * (needed(seen.weights, WEIGHTS) - self.anchor)
+        return out
+
+    def misfit(self, shapes: Shapes) -> str:
+        """Check that there is one scalar for each of the model's."""
+        found, expected = self.anchor.shape, (shapes.parameters,)
+        return "" if found == expected else f"carries weights of shape {found}, the model has {expected}"

@@ -30,7 +30,7 @@ def limit_threads(count: int | None, maps: Path = Path("/proc/self/maps")) -> No
     if count is None:
         return
     if sys.modules.get("torch") is not None:
-        from edge_sdk.models.torch_nets.torch_threads import use_threads
+        from edge_sdk.models.torch_nets.torch_device import use_threads
 
         use_threads(count)
     for library in _openblas_files(maps):

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
 from edge_sdk.protocol.encodings import DEFAULT_ENCODING, ENCODINGS, FLAT_ENCODINGS
-from edge_sdk.protocol.frames.frozen_dict import FrozenDict
 from edge_sdk.protocol.frames.leaves import BELOW_1
+from edge_sdk.protocol.frames.records import FrozenDict
 from edge_sdk.protocol.frames.schema import (
     LATER,
     Blob,

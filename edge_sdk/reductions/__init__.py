@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 from edge_sdk.lazy import loaded_when_used
 
 if TYPE_CHECKING:
-    from edge_sdk.reductions.bag import Bag, mean_in_order
+    from edge_sdk.reductions.bag import Aggregate, Bag, Contribution, mean_in_order
     from edge_sdk.reductions.class_rows import MOST, carried_over, mean_over_holders, mean_over_others
-    from edge_sdk.reductions.contribution import Aggregate, Contribution
     from edge_sdk.reductions.robust import PAPERS, Combining
-    from edge_sdk.reductions.slots import Change, SlotSum, changed
-    from edge_sdk.reductions.weighted_sum import MixedSum, WeightedSum
+    from edge_sdk.reductions.weighted_sum import Change, MixedSum, SlotSum, WeightedSum, changed
 
 __all__ = [
     "MOST",
@@ -42,14 +40,14 @@ _HOMES = {
     "carried_over": "edge_sdk.reductions.class_rows",
     "mean_over_holders": "edge_sdk.reductions.class_rows",
     "mean_over_others": "edge_sdk.reductions.class_rows",
-    "Aggregate": "edge_sdk.reductions.contribution",
-    "Contribution": "edge_sdk.reductions.contribution",
+    "Aggregate": "edge_sdk.reductions.bag",
+    "Contribution": "edge_sdk.reductions.bag",
     "MixedSum": "edge_sdk.reductions.weighted_sum",
     "PAPERS": "edge_sdk.reductions.robust",
     "Combining": "edge_sdk.reductions.robust",
-    "Change": "edge_sdk.reductions.slots",
-    "SlotSum": "edge_sdk.reductions.slots",
-    "changed": "edge_sdk.reductions.slots",
+    "Change": "edge_sdk.reductions.weighted_sum",
+    "SlotSum": "edge_sdk.reductions.weighted_sum",
+    "changed": "edge_sdk.reductions.weighted_sum",
     "WeightedSum": "edge_sdk.reductions.weighted_sum",
 }
 if not TYPE_CHECKING:  # a type checker would accept any name

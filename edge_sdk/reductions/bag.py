@@ -1,4 +1,4 @@
-"""Uploads kept apart, for methods that need all uploads of an exchange at once.
+"""One device's upload, and a bag of uploads for methods that need all of an exchange at once.
 
 Float addition is not associative, so a running float sum would make results depend on the order of arrival.  A `Bag`
 keeps the uploads by device number, so that a method sums them in number order.
@@ -6,16 +6,60 @@ keeps the uploads by device number, so that a method sums them in number order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.reductions.append_only import AppendOnlyMap
-from edge_sdk.reductions.contribution import Contribution
+
+if TYPE_CHECKING:  # of the tools, not of a base install
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Contribution:
+    """One device's accepted upload.
+
+    If the method keeps slots, it also has the device's earlier upload, which the new one replaces.  A contribution
+    without knowledge has only an earlier upload, whose slot expired.
+    """
+
+    number: int
+    samples: int
+    knowledge: Mapping[str, Payload]
+    before: Mapping[str, Payload] = field(default_factory=dict)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the device took part in the exchange; if not, only its slot expired."""
+        return bool(self.knowledge) or not self.before
+
+
+A = TypeVar("A", bound="Aggregate")
+
+
+class Aggregate(Protocol):
+    """A sum of uploads that stays a value.
+
+    Laws: merge(zero, a) = a;  merge(a, b) = merge(b, a);  merge(a, merge(b, c)) = merge(merge(a, b), c); and any order
+    and split of the same uploads leads a method to the same bits.  `zero` is the aggregate made without arguments.
+    """
+
+    @property
+    def answered(self) -> int:
+        """The number of devices that took part in the exchange."""
+
+    def add(self, contribution: Contribution) -> Self:
+        """Return the aggregate with one more upload; this aggregate stays unchanged."""
+
+    def merge(self, other: Self) -> Self:
+        """Merge two aggregates of different devices."""
+
 
 T = TypeVar("T")
 

@@ -11,15 +11,56 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edge_sdk.at_rest.digests import checked_json, json_with_digest
-from edge_sdk.at_rest.files import replace_durably, sync_folder, write_synced
-from edge_sdk.at_rest.private import make_private_folder
+from edge_sdk.at_rest.files import make_private_folder, replace_durably, sync_folder, write_synced
 from edge_sdk.device.training.app_model import FrozenPart
 from edge_sdk.durable import as_store_error
-from edge_sdk.errors import Damaged, EdgeError, StoreError
+from edge_sdk.errors import Damaged, EdgeError, MissingExtra, StoreError
 from edge_sdk.models.base import Model
-from edge_sdk.models.rolled_out import model_from_file
+from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.model_offers import ModelOffer, OfferAnswer
+
+
+def model_from_file(file: bytes, like: Model, name: str) -> Model:
+    """Return the model in a file, with the classes, the preprocessing and the kind of head of `like`.
+
+    Where `like` is an OnnxModel, the same part learns, otherwise all layers.  Devices of the numpy runtime, and those
+    without ONNX Runtime, compute it in numpy.  Raises ModelError for a file that cannot be used so.
+    """
+    spec = like.spec
+    options: dict[str, Any] = {
+        "name": name,
+        "preprocess": spec.preprocess,
+        "head": "cosine" if "cosine-head" in spec.capabilities else "linear",
+        "train": getattr(like, "train", "all"),
+    }
+    if spec.runtime != "numpy":
+        try:
+            from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
+
+            return OnnxModel(file, spec.classes, **options)
+        except MissingExtra:
+            pass
+    return NumpyModel.from_onnx(file, spec.classes, **options)
+
+
+def has_new_head(model: Model) -> bool:
+    """Return whether the last layer of a model from a file is drawn at random, as the file has none of its classes."""
+    split = getattr(model, "split", None)
+    return split.how == "new" if split is not None else bool(getattr(model, "has_new_head", False))
+
+
+def take_head(model: Model, of: Model) -> bool:
+    """Give a model the last layer of another one; returns False where widths or classes do not allow that."""
+    able = all("head-rows" in each.spec.capabilities for each in (model, of))
+    shapes = [(each.spec.classes, each.spec.feature_dim) for each in (model, of)]
+    if not able or shapes[0] != shapes[1]:
+        return False
+    model.set_head_rows(np.arange(model.spec.classes), of.head_rows())
+    return True
+
 
 _INDEX = "index.json"
 _LOST = "the model that was rolled out"

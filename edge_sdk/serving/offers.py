@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_sdk.at_rest.private import make_private_folder
+from edge_sdk.at_rest.files import make_private_folder
 from edge_sdk.device.context import DeviceContext
 from edge_sdk.device.link.uplink import Uplink
 from edge_sdk.device.training.workbench import joint_capabilities, joint_terms
@@ -22,13 +22,12 @@ from edge_sdk.durable import as_store_error
 from edge_sdk.errors import EdgeError, ModelError, RemoteProtocolError, StoreError
 from edge_sdk.models.base import Model, Served
 from edge_sdk.models.checks import check_logits
-from edge_sdk.models.rolled_out import has_new_head, model_from_file, take_head
 from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import PublicBlock
 from edge_sdk.protocol.model_offers import ModelOffer, OfferAnswer
 from edge_sdk.public_set.transfer import FileTransfer
 from edge_sdk.reductions.sign_test import Right, is_worse
-from edge_sdk.serving.brought import Brought, BroughtModels, answer_to
+from edge_sdk.serving.brought import Brought, BroughtModels, answer_to, has_new_head, model_from_file, take_head
 from edge_sdk.serving.deployment import Deployment
 from edge_sdk.serving.guard import HeldOut, compared_on, held_out_of, right_on
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_sdk.at_rest.digests import checked_json, json_with_digest
-from edge_sdk.at_rest.files import replace_durably, write_synced
-from edge_sdk.at_rest.private import make_private_folder
+from edge_sdk.at_rest.files import make_private_folder, replace_durably, write_synced
 from edge_sdk.data import is_whole
 from edge_sdk.device.training.app_model import ModelOrigin
 from edge_sdk.errors import Damaged, StoreError, UsageError

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from edge_sdk import toml
-from edge_sdk.at_rest.places import unwritable
+from edge_sdk.at_rest.files import unwritable
 from edge_sdk.boards.profiles import Board, Link
 from edge_sdk.boards.table import render_boards
 from edge_sdk.errors import UsageError

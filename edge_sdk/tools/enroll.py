@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edge_sdk.at_rest.places import make_folder
+from edge_sdk.at_rest.files import make_folder
 from edge_sdk.errors import TransportError, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.claims import (
@@ -35,7 +35,7 @@ from edge_sdk.identity.folder import (
 )
 from edge_sdk.identity.signatures import Key, Role
 from edge_sdk.protocol.entry_guard import EntryGuard
-from edge_sdk.tools.waiting import checked_timeout_s
+from edge_sdk.tools.operator.link import checked_timeout_s
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
 from edge_sdk.transport.mqtt.tls import OF_CLAIM, TlsFiles
 

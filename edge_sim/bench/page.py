@@ -12,7 +12,7 @@ from coordinator.results.document.values import DocumentSection, comparison_sect
 from coordinator.results.plots.drawing import Drawings
 from coordinator.results.report import text_files
 from coordinator.results.report.tables import latex_text
-from edge_sdk.at_rest.places import unwritable
+from edge_sdk.at_rest.files import unwritable
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sim.bench.bench import Bench
 from edge_sim.bench.tables import (

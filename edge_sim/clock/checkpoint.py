@@ -13,9 +13,8 @@ from typing import Any
 
 from coordinator.ledger import Ledger
 from edge_sdk.at_rest.digests import checked_json, json_with_digest
-from edge_sdk.at_rest.files import replace_durably, sync_folder
+from edge_sdk.at_rest.files import make_private_folder, replace_durably, sync_folder
 from edge_sdk.at_rest.foreign import UNREADABLE, check_fields, open_foreign, read_foreign
-from edge_sdk.at_rest.private import make_private_folder
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
 from edge_sdk.errors import Damaged, RemoteProtocolError, StoreError, UsageError
 

@@ -16,7 +16,7 @@ from coordinator.serving.server import Server
 from edge_sdk.errors import RunFailed
 from edge_sdk.transport.memory.hub import Hub
 from edge_sim.clock.clock import VirtualClock
-from edge_sim.config.availability import DAY_S, read_window
+from edge_sim.config.device_conditions import DAY_S, read_window
 from edge_sim.config.scenario import ScenarioTable
 from edge_sim.fleet.fleet import Device
 from edge_sim.fleet.hardware import Hardware

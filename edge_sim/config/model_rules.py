@@ -13,6 +13,9 @@ random cannot be named.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
 from edge_sdk.boards.profiles import Board
@@ -63,3 +66,14 @@ def _for_board(names: list[str], board: Board) -> str:
         f"fleet.model: board:{','.join(names)}: {board.name} runs {', '.join(board.runtimes)} and none of the models "
         f"for its speed ({', '.join(names[: place + 1])}); begin the list with one that it can run"
     )
+
+
+def named_functions(value: Any) -> Iterator[str]:
+    """Yield every text with a colon in tables of settings, the entries of a rule for models one by one."""
+    if isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from named_functions(inner)
+    elif isinstance(value, str):
+        kind, _, listed = value.partition(":")
+        names = listed.split(",") if kind in RULES else [value]
+        yield from (name.strip() for name in names if ":" in name)

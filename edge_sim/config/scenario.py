@@ -8,7 +8,7 @@ from typing import Annotated
 
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.frames.schema import Real, Text
-from edge_sim.config.availability import DAY_S, read_time
+from edge_sim.config.device_conditions import DAY_S, read_time
 
 VirtualSeconds = Annotated[float, Real(0.0, 1e10)]
 

@@ -20,8 +20,7 @@ from edge_sdk.reductions.influence import PAPER
 from edge_sdk.sample_kind import MOST_VOCABULARY, SampleKind, declared_kind
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config import model_rules, run_keys
-from edge_sim.config.availability import DAY_S, read_window
-from edge_sim.config.device_conditions import IDEAL_CONDITIONS, DeviceConditions
+from edge_sim.config.device_conditions import DAY_S, IDEAL_CONDITIONS, DeviceConditions, read_window
 from edge_sim.config.scenario import ScenarioTable
 
 Share = Annotated[float, Real(0.0, 1.0)]

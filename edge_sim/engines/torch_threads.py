@@ -1,4 +1,4 @@
-"""Threads of torch and Python: torch computes on one, so that results repeat bit for bit.
+"""Torch's settings in a simulation: one thread, so that results repeat bit for bit, and exact arithmetic on a GPU.
 
 A small board's work does not pay for a thread pool.  Several Python threads that compute with torch
 must not wait for one another.
@@ -30,3 +30,9 @@ def short_switch_interval() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
+
+
+def use_exact_arithmetic() -> None:
+    """Use full f4 precision and deterministic algorithms in this process."""
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic = True

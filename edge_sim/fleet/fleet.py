@@ -18,7 +18,7 @@ from coordinator.config import Federation, names_fit
 from coordinator.config import federation as read_federation
 from coordinator.serving.equipment import Equipment
 from edge_sdk.arrays import Ints
-from edge_sdk.at_rest.private import make_private_folder, write_private
+from edge_sdk.at_rest.files import make_private_folder, write_private
 from edge_sdk.boards.profiles import load_board, load_link
 from edge_sdk.data import Augment, LocalData, Preprocess, Samples
 from edge_sdk.errors import EdgeError, UsageError

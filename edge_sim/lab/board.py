@@ -212,8 +212,10 @@ class BoardRun:
         device, dataset = build_device(config, options.number)
         self.data_sha256 = bytes.fromhex(dataset.sha256)
         if device.kit.needs_torch:
-            from edge_sim.engines.torch_gpu import use_exact_arithmetic  # a device without torch never loads it
-            from edge_sim.engines.torch_threads import use_one_thread  # a device without torch never loads it
+            from edge_sim.engines.torch_threads import (
+                use_exact_arithmetic,  # a device without torch never loads it
+                use_one_thread,  # a device without torch never loads it
+            )
 
             use_one_thread()
             use_exact_arithmetic()

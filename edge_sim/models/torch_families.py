@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
+from edge_sdk.models.torch_nets.torch_device import seeded
 from edge_sdk.models.torch_nets.torch_model import TorchModel
-from edge_sdk.models.torch_nets.torch_seed import seeded
 from edge_sdk.models.torch_nets.torch_width import WidthSwitch, narrowed
 from edge_sim.models import torch_resnets, torch_sequences
 from edge_sim.models.model_types import HeadKind, InputShape
@@ -153,7 +153,7 @@ def _from_torchvision(name: str) -> Callable[[int, InputShape], nn.Module]:
     """Return a builder that loads torchvision only when a net is built."""
 
     def build(classes: int, input_shape: InputShape) -> nn.Module:
-        from edge_sim.models.torch_vision_nets import NETS as TORCHVISION  # see above
+        from edge_sim.models.torch_vision import NETS as TORCHVISION  # see above
 
         return TORCHVISION[name](classes, input_shape)
 

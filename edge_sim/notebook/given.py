@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from edge_sdk.at_rest.files import replace_durably
-from edge_sdk.at_rest.places import make_folder
+from edge_sdk.at_rest.files import make_folder, replace_durably
 from edge_sdk.class_names import listed
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError

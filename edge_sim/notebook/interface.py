@@ -14,8 +14,7 @@ from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.report.run_files import write_run
-from edge_sdk.at_rest.files import replace_durably
-from edge_sdk.at_rest.private import make_private_folder
+from edge_sdk.at_rest.files import make_private_folder, replace_durably
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import PictureLayout
 from edge_sdk.models.base import Model

@@ -26,7 +26,7 @@ from coordinator.results.report.tables import Table, latex_text, plain_text
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.models.base import Model
 from edge_sim.studies.sweep import Sweep, sweep_summary, trial_rows
-from edge_sim.studies.sweep_table import sweep_text
+from edge_sim.studies.sweep_command import sweep_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame

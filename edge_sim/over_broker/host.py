@@ -36,8 +36,10 @@ def host_devices() -> int:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     if any(device.kit.needs_torch for device in devices):
-        from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch is imported only if a device needs it
-        from edge_sim.engines.torch_threads import use_one_thread  # torch is imported only if a device needs it
+        from edge_sim.engines.torch_threads import (
+            use_exact_arithmetic,  # torch is imported only if a device needs it
+            use_one_thread,  # torch is imported only if a device needs it
+        )
 
         use_one_thread()
         use_exact_arithmetic()

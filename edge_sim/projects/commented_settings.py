@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 from coordinator.config import FederationTable, PublicTable
 from coordinator.results.writers.alerts import AlertsTable
 from coordinator.serving.intake.canary import GuardTable
-from edge_sdk.at_rest.places import unwritable
+from edge_sdk.at_rest.files import unwritable
 from edge_sdk.errors import UsageError, meant
 from edge_sdk.methods.contract.base import Method
 from edge_sdk.methods.contract.registry import load_method, method_names, needed_parameters

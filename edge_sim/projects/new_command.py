@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from edge_sdk.at_rest.places import unwritable
+from edge_sdk.at_rest.files import unwritable
 from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.protocol.frames.schema import ID
 from edge_sdk.protocol.topics import is_id

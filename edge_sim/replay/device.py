@@ -21,7 +21,7 @@ from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import storage
-from edge_sdk.protocol.frames.frozen_dict import FrozenDict
+from edge_sdk.protocol.frames.records import FrozenDict
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Connected, Incoming, Transport, TransportEvent
 from edge_sim.replay.history import History

@@ -33,9 +33,9 @@ from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.engines.choice import resolve_run
 from edge_sim.fleet.fleet import Fleet, build_fleet
-from edge_sim.runs import no_memory, run_folder
+from edge_sim.runs import run_folder
 from edge_sim.runs.run_folder import check_new
-from edge_sim.runs.runner import run_in
+from edge_sim.runs.runner import as_run_failed, run_in
 
 
 def command(args: argparse.Namespace) -> int:
@@ -76,7 +76,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
     fleet = None
     try:
         if args.broker == "memory":
-            with no_memory.as_run_failed(out):
+            with as_run_failed(out):
                 fleet = build_fleet(config)
                 config, why = resolve_run(config, fleet, out)
             lines = (*config.remarks, why, fleet.dataset.public_taken, fleet.dataset.remark, fleet.measured_line)

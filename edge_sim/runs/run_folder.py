@@ -14,8 +14,8 @@ from coordinator.config import chosen_method, to_toml
 from coordinator.results.comparison.compare_files import COMPARISON, SWEEP
 from coordinator.results.report import text_files
 from coordinator.results.report.finished_run import holds_finished_run
+from edge_sdk.at_rest.files import make_folder
 from edge_sdk.at_rest.foreign import UNREADABLE
-from edge_sdk.at_rest.places import make_folder
 from edge_sdk.durable import as_store_error, file_lock
 from edge_sdk.errors import InUse, UsageError
 from edge_sim.config import settings

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,30 +24,33 @@ from coordinator.results.report.run_files import read_run, write_run
 from coordinator.serving.server import Server
 from coordinator.trace import recording_server
 from coordinator.trace.log import TraceWriter, trace_writer
-from edge_sdk.at_rest.places import make_folder
+from edge_sdk.at_rest.files import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.device.store import Store
-from edge_sdk.errors import RunFailed, UsageError
+from edge_sdk.errors import RunFailed, UsageError, is_out_of_memory
 from edge_sdk.methods.contract import brought_code
 from edge_sdk.policy.priority import limit_threads
 from edge_sdk.transport.mqtt.url import parse_broker_url
-from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.clock.checkpoint import Checkpoints, how_to_go_on
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
-from edge_sim.engines import choice, garbage_collection
-from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes
+from edge_sim.engines import choice
+from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes, rare_collection
 from edge_sim.engines.untraced import NONE
 from edge_sim.fleet import feasible
 from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
-from edge_sim.runs import no_memory, run_folder, unused_settings
+from edge_sim.runs import run_folder
 from edge_sim.runs.model_insight import model_insight
-from edge_sim.runs.run_inputs import changed_inputs, check_same_inputs, run_inputs
+from edge_sim.runs.run_inputs import changed_inputs, check_same_inputs, remark, run_inputs, unused_settings
 from edge_sim.runs.simulation_result import NOTHING, simulation_result
 from edge_sim.shards.shard_rules import why_together
 from edge_sim.shards.sharded_fleet import ShardedFleet, divided_run
 
 log = logging.getLogger(__name__)
+
+_SPARE_BYTES = 4 * MIB
+"""Address space, mapped but never written; released on failure, it leaves room to report the error."""
 
 KeptState: TypeAlias = tuple[Ledger, dict[str, Store], dict[str, Any] | None]
 """The ledger, the stores of devices and the state of a simulation, or None for a new run."""
@@ -112,7 +117,7 @@ def run_in(
 
     fleet: built from `parsed`, if the caller has it already.  finished: see `run`.
     """
-    with no_memory.as_run_failed(out), garbage_collection.rare_collection(), freed_memory_kept():
+    with as_run_failed(out), rare_collection(), freed_memory_kept():
         check_broker(broker)
         if out is not None and not resume:
             run_folder.check_new(out)
@@ -195,11 +200,7 @@ def _run_in(
     found = simulation_result(
         server, fleet, transport=label, time=took, memory=memory, resumed=resumed, standalone=standalone, spent=spent
     )
-    left = (
-        (*unused_settings.remark(server, virtual_s), *unused_settings.unused_settings(parsed, virtual_s))
-        if virtual_time
-        else ()
-    )
+    left = (*remark(server, virtual_s), *unused_settings(parsed, virtual_s)) if virtual_time else ()
     slow = [f"model {name!r} trained without a trace, more slowly: {why}" for name, why in sorted(untraced)]
     public_taken = fleet.dataset.public_taken if parsed.data.public is None else ""  # else the user knows it
     remarks = (*parsed.remarks, *left, *slow, *unseen, public_taken, fleet.dataset.remark, fleet.measured_line)
@@ -286,7 +287,7 @@ def _in_memory(
             "from one without the interrupt"
         )
     if any(device.kit.needs_torch for device in fleet.devices):
-        from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch is imported only if a device needs it
+        from edge_sim.engines.torch_threads import use_exact_arithmetic  # torch is imported only if a device needs it
 
         use_exact_arithmetic()
     limit_threads(1)  # of numpy's library, too: with several threads sums have another order
@@ -357,3 +358,20 @@ def _parsed(config: Config | Mapping[str, Any] | str | Path) -> Config:
     if isinstance(config, Mapping):
         return settings.parse({**config}, Path("config"))
     return settings.load_config(config)
+
+
+@contextmanager
+def as_run_failed(out: Path | None) -> Iterator[None]:
+    """Raise RunFailed with advice in place of an out-of-memory error.
+
+    out: the run directory, if there is one.
+    """
+    try:
+        with mmap.mmap(-1, _SPARE_BYTES):
+            yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        remedy = "simulate fewer devices, in fewer processes ([run] processes) or with smaller mini-batches"
+        on = how_to_go_on(Checkpoints(out / "checkpoint") if out else None)
+        raise RunFailed(f"out of memory: {remedy}, or give it more, then {on}") from None

@@ -10,8 +10,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from edge_sim.engines.garbage_collection import rare_collection
-from edge_sim.engines.memory import freed_memory_kept
+from edge_sim.engines.memory import freed_memory_kept, rare_collection
 from edge_sim.shards.frame_memory import FrameWriter
 from edge_sim.shards.messages import ProgressMessage, ShardProgress, ShardSetup
 from edge_sim.shards.shard import Shard, tried

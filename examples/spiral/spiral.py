@@ -20,7 +20,7 @@ from coordinator.ledger import Ledger
 from edge_sdk import Preprocess, TorchModel
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.models.base import Batches
-from edge_sdk.models.torch_nets.torch_seed import seeded
+from edge_sdk.models.torch_nets.torch_device import seeded
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.clock.virtual_fleet import VirtualFleet

@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.config import to_toml
 from edge_sdk import cli
-from edge_sdk.at_rest.places import unwritable
+from edge_sdk.at_rest.files import unwritable
 
 SERVED = ("--broker", "mqtt://127.0.0.1:1", *("--set", "federation.classes=10"), *("--set", "federation.feature_dim=8"))
 

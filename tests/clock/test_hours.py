@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edge_sdk.errors import UsageError
 from edge_sim.clock.clock import LocalClock, VirtualClock
-from edge_sim.config.availability import DAY_S, read_time, read_window
+from edge_sim.config.device_conditions import DAY_S, read_time, read_window
 
 MINUTES = st.integers(0, 24 * 60 - 1)
 

@@ -17,7 +17,7 @@ from coordinator.results.report.summary import summary
 from edge_sdk import cli
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sim.config import settings
-from edge_sim.runs import unused_settings
+from edge_sim.runs import run_inputs
 from edge_sim.runs.runner import run
 
 
@@ -92,14 +92,14 @@ def test_a_run_waits_for_the_evening(pictures: Path) -> None:
     night = simulated(pictures, {"count": 4, "available": "22:00-23:00"}, scenario={"starts_at": "20:00"}, quorum=4)
     assert night.result.completed
     assert 2 * HOUR_S < night.clock.now_s < 2.1 * HOUR_S
-    (told,) = unused_settings.remark(night.server, night.clock.now_s)
+    (told,) = run_inputs.remark(night.server, night.clock.now_s)
     assert "2 h 00 min" in told
     assert "device-03" in told
 
 
 def test_a_run_that_began_at_once_says_nothing_of_it(pictures: Path) -> None:
     day = simulated(pictures, {"count": 4})
-    assert unused_settings.remark(day.server, day.clock.now_s) == ()
+    assert run_inputs.remark(day.server, day.clock.now_s) == ()
 
 
 def test_without_a_quorum_a_run_waits_for_the_last_to_come_on(pictures: Path) -> None:

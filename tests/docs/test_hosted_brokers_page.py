@@ -11,7 +11,7 @@ from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames.schema import ID
 from edge_sdk.transport.chunks import packets
 from edge_sdk.transport.mqtt import send_queue, transport
-from edge_sdk.transport.mqtt.pace import cloud_safe
+from edge_sdk.transport.mqtt.send_queue import cloud_safe
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/hosted-brokers.md").read_text()
 LONGEST = "x" * ID.most

@@ -14,8 +14,7 @@ import pytest
 from coordinator.ledger import Ledger
 from coordinator.trace.log import TraceWriter
 from edge_sdk.agent.state_folder import StatePlaces
-from edge_sdk.at_rest.files import replace_durably
-from edge_sdk.at_rest.private import exposed
+from edge_sdk.at_rest.files import exposed, replace_durably
 from edge_sdk.device.store import SqliteStore
 from edge_sdk.device.training.budget import BudgetLedger
 from edge_sdk.identity import key_files

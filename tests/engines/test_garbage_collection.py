@@ -6,12 +6,12 @@ import gc
 
 import pytest
 
-from edge_sim.engines import garbage_collection
+from edge_sim.engines.memory import rare_collection
 
 
 def test_it_is_as_before_afterwards() -> None:
     before = gc.get_threshold()
-    with garbage_collection.rare_collection():
+    with rare_collection():
         assert gc.get_threshold()[0] > before[0]
         assert gc.get_freeze_count() > 0
     assert gc.get_threshold() == before
@@ -20,7 +20,7 @@ def test_it_is_as_before_afterwards() -> None:
 
 def test_also_after_an_error() -> None:
     before = gc.get_threshold()
-    with pytest.raises(KeyError), garbage_collection.rare_collection():
+    with pytest.raises(KeyError), rare_collection():
         raise KeyError
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
@@ -29,7 +29,7 @@ def test_also_after_an_error() -> None:
 def test_what_its_owner_froze_stays_frozen() -> None:
     gc.freeze()
     try:
-        with garbage_collection.rare_collection():
+        with rare_collection():
             pass
         assert gc.get_freeze_count() > 0
     finally:
@@ -41,7 +41,7 @@ def test_circles_are_found_even_so() -> None:
         def __init__(self) -> None:
             self.itself = self
 
-    with garbage_collection.rare_collection():
+    with rare_collection():
         for _ in range(3 * gc.get_threshold()[0]):
             Node()
         assert sum(isinstance(each, Node) for each in gc.get_objects()) < 2 * gc.get_threshold()[0]

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, softmax
 
 from edge_sdk.methods.fedkf import Params
 from edge_sdk.methods.parts.torch_fedkf import Generator, Plan
-from edge_sdk.models.torch_nets.torch_seed import seeded
+from edge_sdk.models.torch_nets.torch_device import seeded
 from edge_sim.clock.virtual_device import VirtualDevice
 
 

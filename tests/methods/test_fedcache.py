@@ -16,8 +16,7 @@ from edge_sdk.device.training.handlers import _CODES
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.contract.requests import EncodeSamples, OwnLogits, Request
-from edge_sdk.methods.fedcache import FedCache
-from edge_sdk.methods.parts.fedcache_cache import NONE, related, share_of_others
+from edge_sdk.methods.fedcache import NONE, FedCache, related, share_of_others
 from edge_sdk.objectives import Distill
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Payload

@@ -19,8 +19,7 @@ from edge_sdk.errors import EmptyRound, RemoteProtocolError, UsageError
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, Fit, ReadWeights, SetScale, WriteHead, WriteWeights
-from edge_sdk.methods.fednh import DeviceState, FedNH, State, updated_prototypes
-from edge_sdk.methods.parts.fednh_prototypes import first_prototypes
+from edge_sdk.methods.fednh import DeviceState, FedNH, State, first_prototypes, updated_prototypes
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import softmax
 from edge_sdk.protocol.exchange_id import ExchangeId

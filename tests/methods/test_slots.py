@@ -28,8 +28,7 @@ from edge_sdk.protocol.frames.codec import Limits
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.reductions import Contribution
-from edge_sdk.reductions.slots import Change, changed
-from edge_sdk.reductions.weighted_sum import WeightedSum
+from edge_sdk.reductions.weighted_sum import Change, WeightedSum, changed
 from edge_sim.config import settings
 
 LAYOUT = bytes(16)

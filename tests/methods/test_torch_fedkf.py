@@ -20,9 +20,9 @@ from edge_sdk.methods.parts.torch_fedkf import Generator, Imitation, Plan, diver
 from edge_sdk.models.base import Batches, pack_arrays, unpack_arrays  # noqa: E402
 from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
 from edge_sdk.models.torch_nets.torch_anatomy import survey  # noqa: E402
+from edge_sdk.models.torch_nets.torch_device import seeded  # noqa: E402
 from edge_sdk.models.torch_nets.torch_forms import Host  # noqa: E402
 from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402
-from edge_sdk.models.torch_nets.torch_seed import seeded  # noqa: E402
 from edge_sdk.objectives import CrossEntropy, Optim, Seen  # noqa: E402
 
 SGD = Optim(kind="sgd", learning_rate=0.1)

@@ -41,8 +41,8 @@ from torch.nn.utils import parametrizations  # noqa: E402  # likewise
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402  # likewise
 
 from edge_sdk.models.torch_nets.torch_cosine import TorchCosineHead, Unit  # noqa: E402  # likewise
+from edge_sdk.models.torch_nets.torch_device import seeded  # noqa: E402  # likewise
 from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
-from edge_sdk.models.torch_nets.torch_seed import seeded  # noqa: E402  # likewise
 from edge_sdk.models.torch_training.torch_optim import TorchOptimiser  # noqa: E402  # likewise
 from edge_sim.models.torch_families import torch_model  # noqa: E402  # likewise
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn  # noqa: E402  # torch may be missing
 from edge_sdk.data import Preprocess  # noqa: E402  # likewise
 from edge_sdk.errors import UsageError  # noqa: E402  # likewise
 from edge_sdk.models.base import Batches, FitReport  # noqa: E402  # likewise
+from edge_sdk.models.torch_nets.torch_device import seeded  # noqa: E402  # likewise
 from edge_sdk.models.torch_nets.torch_model import TorchModel, answers_of  # noqa: E402  # likewise
-from edge_sdk.models.torch_nets.torch_seed import seeded  # noqa: E402  # likewise
 from edge_sdk.models.torch_training import torch_traced  # noqa: E402  # likewise
 from edge_sdk.models.torch_training.torch_recording import recorded  # noqa: E402  # likewise
 from edge_sdk.objectives import (  # noqa: E402  # likewise

@@ -434,7 +434,7 @@ BUGS = (
     ),
     PlantedBug(
         "replaced weights are not taken out of the slots",
-        "edge_sdk/reductions/slots.py",
+        "edge_sdk/reductions/weighted_sum.py",
         'if "weights" in contribution.before:',
         'if "weights" not in contribution.knowledge and "weights" in contribution.before:',
         "tests/methods/test_slots.py::test_the_worked_table_as_the_reference_reads_it",

@@ -14,7 +14,7 @@ from edge_sdk.methods.fedal import FedAL
 from edge_sdk.methods.fedproto import FedProto
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.frames import codec, schema
-from edge_sdk.protocol.frames.frozen_dict import FrozenDict
+from edge_sdk.protocol.frames.records import FrozenDict
 from edge_sdk.protocol.knowledge import Expect, Payload, PublicFeatures, PublicLogits, Scalars, kinds
 from edge_sdk.protocol.messages import EncodingSpec, Upload
 from edge_sdk.protocol.sample_knowledge import SampleCodes

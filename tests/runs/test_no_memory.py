@@ -16,7 +16,7 @@ from coordinator.config import to_toml
 from edge_sdk import cli
 from edge_sdk.errors import RunFailed
 from edge_sim.fleet import feasible
-from edge_sim.runs import command, no_memory
+from edge_sim.runs import command, runner
 
 ERRORS = [
     MemoryError(),
@@ -64,8 +64,8 @@ def test_memory_is_given_back_before_the_line_is_made(monkeypatch: pytest.Monkey
         return spares[-1]
 
     monkeypatch.setattr(mmap, "mmap", taken)
-    monkeypatch.setattr(no_memory, "how_to_go_on", lambda _: str([spare.closed for spare in spares]))
-    with pytest.raises(RunFailed, match=r"then \[True\]$"), no_memory.as_run_failed(tmp_path):
+    monkeypatch.setattr(runner, "how_to_go_on", lambda _: str([spare.closed for spare in spares]))
+    with pytest.raises(RunFailed, match=r"then \[True\]$"), runner.as_run_failed(tmp_path):
         raise MemoryError
 
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from coordinator.deploy import SystemdObserver
 from coordinator.record.run_record import RunRecord
-from coordinator.serving.systemd import SystemdObserver
 from coordinator.systemd import SystemdNotifier
 
 

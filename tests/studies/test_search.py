@@ -21,7 +21,7 @@ from edge_sim.config.settings import Config
 from edge_sim.studies.axes import read_axes
 from edge_sim.studies.search import PRUNED, Search
 from edge_sim.studies.sweep import Sweep, sweep
-from edge_sim.studies.sweep_table import sweep_text
+from edge_sim.studies.sweep_command import sweep_text
 
 RANGE = "train.learning_rate=0.0001..1.0"
 

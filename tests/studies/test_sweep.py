@@ -17,7 +17,7 @@ from coordinator.results.report.run_files import read_run
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim.config import settings
-from edge_sim.studies import axes, gain_plots, planned_runs, sweep_table
+from edge_sim.studies import axes, gain_plots, planned_runs, sweep_command
 from edge_sim.studies import sweep as sweeping
 
 RATE, ALPHA = "train.learning_rate=0.05,0.2", "partition.classes_per_device=2,3"
@@ -80,7 +80,7 @@ def test_the_files_say_what_was_tried_and_what_was_chosen(config, tmp_path):
     assert best["chosen"]
     assert only["comparison"]["methods"][1]["runs"] == best["runs"]
     assert r"\toprule" in (tmp_path / "table.tex").read_text()
-    text = sweep_table.sweep_text(found)
+    text = sweep_command.sweep_text(found)
     rate = best["setting"]["train.learning_rate"]
     assert f"train.learning_rate = {rate} (validation " in text
 

@@ -15,8 +15,7 @@ import pytest
 from certificates import NOW, Authority, mosquitto
 
 from edge_sdk.transport.base import Connected, Disconnected, LinkNotice
-from edge_sdk.transport.mqtt.certificate_ends import DAY_S, CertificateWatch, ends_s, file_ends_s
-from edge_sdk.transport.mqtt.tls import TlsFiles
+from edge_sdk.transport.mqtt.tls import DAY_S, CertificateWatch, TlsFiles, ends_s, file_ends_s
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
 

@@ -29,8 +29,7 @@ from edge_sdk.transport.chunks.assembly import (
 )
 from edge_sdk.transport.chunks.packets import HEADER_BYTES, MIN_CHUNK_BYTES, Chunk, ChunkLayout, ChunkRequest
 from edge_sdk.transport.mqtt.connection import ChunkedLink
-from edge_sdk.transport.mqtt.pace import Pace, cloud_safe
-from edge_sdk.transport.mqtt.send_queue import MAX_CHUNKS_IN_FLIGHT, MAX_SENT_AGE_S, SendQueue
+from edge_sdk.transport.mqtt.send_queue import MAX_CHUNKS_IN_FLIGHT, MAX_SENT_AGE_S, Pace, SendQueue, cloud_safe
 
 UP, DOWN_WANT = topics.up("fed", "dev", "upd"), topics.down("fed", "dev", "want")
 FRAME = random.Random(1).randbytes(5 * MIN_CHUNK_BYTES + 77)

@@ -12,7 +12,7 @@ from suite import LinkFactory, TransportSuite, frames, until
 
 from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.transport.base import Connected, Transport
-from edge_sdk.transport.mqtt.pace import Pace
+from edge_sdk.transport.mqtt.send_queue import Pace
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
 pytestmark = pytest.mark.broker

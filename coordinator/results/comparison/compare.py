@@ -13,6 +13,8 @@ from coordinator.results.figures.compared_figures import COMPARED_ACCURACIES, CO
 from coordinator.results.figures.metrics import deviation
 from coordinator.results.figures.result import Result
 from coordinator.results.report.summary import summary
+from edge_sdk.errors import UsageError
+from edge_sdk.methods.contract.registry import load_method
 from edge_sdk.methods.contract.requests import MeasuredModel
 
 ALONE = "alone"
@@ -241,3 +243,22 @@ def _t_within(angle: float, freedom: int) -> float:
         term *= cosine * cosine * (k - 1) / k
         total += term
     return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
+_OWN = {ALONE: "Local", "local": "Local training"}
+"""The names of lines that no paper has introduced."""
+
+
+def paper_name(line: str) -> str:
+    """The name of a line: `FedAvg` of `fedavg`, `FedKF, ACA` of `fedkf, ACA`; unchanged where no method has it.
+
+    A method's title begins with its name, and continues after a colon.
+    """
+    method, comma, rest = line.partition(",")
+    if method in _OWN:
+        return _OWN[method] + comma + rest
+    try:
+        title: str = load_method(method).title
+    except UsageError:
+        return line
+    return title.partition(":")[0] + comma + rest

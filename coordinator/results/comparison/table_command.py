@@ -13,7 +13,7 @@ from coordinator.results.comparison.paper_table import USUAL, paper_table
 from coordinator.results.report import text_files
 from coordinator.results.report.tables import Table, latex_text, plain_text
 from coordinator.results.report.text_files import as_text
-from edge_sdk.at_rest.places import unwritable
+from edge_sdk.at_rest.files import unwritable
 from edge_sdk.errors import UsageError
 
 

@@ -14,7 +14,7 @@ from coordinator.results.document.values import DocumentSection, SortableTable
 from coordinator.results.plots.drawing import FAINT, INK, SOFT, Drawings, draw_pictures
 from coordinator.results.plots.look import INLINE
 from coordinator.results.report import text_files
-from edge_sdk.at_rest.places import unwritable
+from edge_sdk.at_rest.files import unwritable
 from edge_sdk.errors import MissingExtra
 from edge_sdk.version import __version__
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from coordinator.record.units import human_bytes, human_flops, human_joules, percent, printable
-from coordinator.results.comparison.compare import ALONE, Comparison, MethodRuns
-from coordinator.results.comparison.paper_names import paper_name
+from coordinator.results.comparison.compare import ALONE, Comparison, MethodRuns, paper_name
 from coordinator.results.figures.metrics import deviation
 from coordinator.results.plots.drawing import (
     DOT,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from coordinator.record.units import percent
-from coordinator.results.comparison.paper_names import paper_name
+from coordinator.results.comparison.compare import paper_name
 from coordinator.results.figures.insight import Insight
 from coordinator.results.plots.drawing import (
     COLOURS,

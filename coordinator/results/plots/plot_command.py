@@ -12,7 +12,7 @@ from coordinator.results.plots.look import FORMATS, WIDTHS_IN, Look
 from coordinator.results.plots.plots import comparison_drawings, run_drawings
 from coordinator.results.report.progress_file import is_running
 from coordinator.results.report.run_files import read_run
-from edge_sdk.at_rest.places import make_folder
+from edge_sdk.at_rest.files import make_folder
 from edge_sdk.errors import UsageError
 
 

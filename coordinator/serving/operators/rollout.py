@@ -17,7 +17,7 @@ from typing import Any
 from coordinator.serving.public_set_server import BlockServer
 from coordinator.serving.run_context import RunContext
 from coordinator.serving.sender import Sender
-from edge_sdk.at_rest.private import make_private_folder
+from edge_sdk.at_rest.files import make_private_folder
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.methods.contract.base import Method

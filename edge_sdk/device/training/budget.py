@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from edge_sdk.arrays import Doubles
-from edge_sdk.at_rest.private import make_private_folder
-from edge_sdk.device.training.ledger_witness import LedgerWitness
+from edge_sdk.at_rest.digests import checked_row, with_digest
+from edge_sdk.at_rest.files import make_private_folder
 from edge_sdk.durable import Contents, as_store_error, file_lock, is_emptied, open_database, transaction
 from edge_sdk.errors import InUse, Refused, UsageError
 from edge_sdk.privacy.accountant import composed, epsilon
@@ -42,6 +42,11 @@ _HELD = "another process holds this budget ledger, which its federations share, 
 _PUT_BACK = "put the newest ledger back in its place; without it the spent budget is unknown, so stop releasing"
 _CONTENTS = Contents(
     "what was released of this device's data", f"{_PUT_BACK}: an empty ledger would count nothing as spent"
+)
+_SEEN_SCHEMA = "CREATE TABLE IF NOT EXISTS seen (mark BLOB NOT NULL, inode INTEGER NOT NULL, digest BLOB);"
+_SEEN_CONTENTS = Contents(
+    "which budget ledger is this device's newest",
+    "if privacy.db beside it is the newest ledger, move this file away; if not, put the newest back first",
 )
 
 
@@ -241,3 +246,42 @@ class BudgetLedger:
 
     def close(self) -> None:
         """Do nothing: the file is open only while it is used."""
+
+
+class LedgerWitness:
+    """A small SQLite file that remembers the ledger's newest mark, to detect an older or another ledger.
+
+    A ledger draws a random mark when it begins, and one with every release.  The newest is stored here before the
+    release leaves.  An older copy of the ledger lacks that mark, and can never draw the same one again.  The file is
+    open only while it is read or written; methods raise StoreError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def newest(self) -> tuple[bytes, bool] | None:
+        """Return the newest mark, and whether this file is the original, not a copy; None before the first mark."""
+        if not self._path.is_file():
+            return None
+        with self._opened() as row:
+            return None if row is None else (row[0], row[1] == self._path.stat().st_ino)
+
+    def remember(self, mark: bytes) -> None:
+        """Store a mark; durable on return."""
+        with (
+            as_store_error(self._path, _SEEN_CONTENTS),
+            closing(open_database(self._path, _SEEN_SCHEMA, contents=_SEEN_CONTENTS)) as db,
+            transaction(db, self._path),
+        ):
+            db.execute("DELETE FROM seen")
+            db.execute("INSERT INTO seen VALUES (?, ?, ?)", with_digest(mark, self._path.stat().st_ino))
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[bytes, int] | None]:
+        with (
+            as_store_error(self._path, _SEEN_CONTENTS),
+            closing(open_database(self._path, _SEEN_SCHEMA, contents=_SEEN_CONTENTS)) as db,
+        ):
+            row = db.execute("SELECT * FROM seen").fetchone()
+            found = None if row is None else checked_row(self._path, row)
+            yield None if found is None else (found[0], found[1])

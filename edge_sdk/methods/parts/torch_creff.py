@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.models.torch_nets.torch_threads import one_thread
+from edge_sdk.models.torch_nets.torch_device import one_thread
 
 _LEAST = 1e-6
 """Added to products of norms, so that a gradient of zero has a cosine."""

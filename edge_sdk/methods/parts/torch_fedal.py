@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.fedal import Params
 from edge_sdk.models.torch_nets import torch_device
-from edge_sdk.models.torch_nets.torch_threads import one_thread
+from edge_sdk.models.torch_nets.torch_device import one_thread
 
 HIDDEN = (32, 265)
 _ADAM_DECAY = (0.9, 0.999)

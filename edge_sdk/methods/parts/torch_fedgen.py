@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as nnf
 
 from edge_sdk.arrays import Floats
-from edge_sdk.models.torch_nets.torch_threads import one_thread
+from edge_sdk.models.torch_nets.torch_device import one_thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

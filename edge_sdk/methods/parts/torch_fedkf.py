@@ -27,8 +27,8 @@ from edge_sdk.methods.parts.fedkf_term import LEAST_SHARE, DataFree
 from edge_sdk.models.base import Batches
 from edge_sdk.models.torch_nets.torch_anatomy import Tapped, count_cost
 from edge_sdk.models.torch_nets.torch_arrays import to_tensor
+from edge_sdk.models.torch_nets.torch_device import seeded
 from edge_sdk.models.torch_nets.torch_forms import Host, Loss, Pass, StatefulForm
-from edge_sdk.models.torch_nets.torch_seed import seeded
 from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Optim, needed
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.models.torch_nets.torch_threads import one_thread
+from edge_sdk.models.torch_nets.torch_device import one_thread
 
 Net: TypeAlias = tuple[Floats, Floats, Floats]
 """E (k, d), FC1 (s, d + 1) and FC2 (d, s + 1), each layer with its bias as last column."""

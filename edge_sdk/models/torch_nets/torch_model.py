@@ -51,6 +51,7 @@ from edge_sdk.models.torch_nets.torch_anatomy import (
 )
 from edge_sdk.models.torch_nets.torch_arrays import Views, array_of, lie_in, norm_of, shared
 from edge_sdk.models.torch_nets.torch_cosine import TorchCosineHead, held, linear_rows, with_cosine_head, write_rows
+from edge_sdk.models.torch_nets.torch_device import seeded
 from edge_sdk.models.torch_nets.torch_export import net_bytes
 from edge_sdk.models.torch_nets.torch_forms import Forms, Host, Loss
 from edge_sdk.models.torch_nets.torch_ids import takes_ids
@@ -63,7 +64,6 @@ from edge_sdk.models.torch_nets.torch_intake import (
     trains_on_one,
     unwrapped,
 )
-from edge_sdk.models.torch_nets.torch_seed import seeded
 from edge_sdk.models.torch_nets.torch_served import CHUNK, ServedNet, infer, infer_all
 from edge_sdk.models.torch_nets.torch_width import last_switch
 from edge_sdk.models.torch_training.torch_fit import Steps, changes_alone

@@ -1,4 +1,4 @@
-"""The fields of a dataclass, by name and by value."""
+"""Records of messages: the fields of a dataclass, and a dict that cannot change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 
 @functools.cache
@@ -22,3 +22,25 @@ def getter(cls: type) -> Callable[[Any], tuple[Any, ...]]:
     if len(fields) > 1:
         return operator.attrgetter(*fields)
     return lambda value: tuple(getattr(value, name) for name in fields)
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class FrozenDict(dict[K, V]):
+    """A dict that can be read, compared, copied, pickled and printed; every change raises TypeError."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and unpickle all items at once; the default would set them one by one, which is refused."""
+        return FrozenDict, (dict(self),)
+
+
+def _raise_type_error(*_args: object, **_kwargs: object) -> NoReturn:
+    raise TypeError("a received message cannot change: build a new dict instead")
+
+
+for _name in ("__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault", "update"):
+    setattr(FrozenDict, _name, _raise_type_error)

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from edge_sdk.errors import LocalProtocolError, ProtocolError, RemoteProtocolError, UsageError
 from edge_sdk.protocol import registry
-from edge_sdk.protocol.frames.frozen_dict import FrozenDict
 from edge_sdk.protocol.frames.leaves import (
     DTYPES,
     Blob,
@@ -44,7 +43,7 @@ from edge_sdk.protocol.frames.leaves import (
     wrong_type,
 )
 from edge_sdk.protocol.frames.quantised import Coded, coded
-from edge_sdk.protocol.frames.records import getter
+from edge_sdk.protocol.frames.records import FrozenDict, getter
 
 __all__ = [
     "DTYPES",

@@ -17,8 +17,7 @@ from edge_sdk.identity.signatures import Role
 from edge_sdk.protocol.messages import DeviceEntry
 from edge_sdk.protocol.topics import is_id
 from edge_sdk.terminal import columns, room_of
-from edge_sdk.tools.operator.link import EXPIRES_S, OperatorKeys, OperatorLink, linked
-from edge_sdk.tools.waiting import checked_timeout_s
+from edge_sdk.tools.operator.link import EXPIRES_S, OperatorKeys, OperatorLink, checked_timeout_s, linked
 from edge_sdk.transport.mqtt.tls import NO_FILES, OF_LAB, TlsFiles
 from edge_sdk.transport.mqtt.url import parse_broker_url
 

@@ -26,6 +26,16 @@ from edge_sdk.protocol.messages import (
 from edge_sdk.protocol.model_offers import OfferedFile
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent
 
+LONGEST_S = 3600
+
+
+def checked_timeout_s(seconds: float) -> float:
+    """Return the value of --timeout.  Raises UsageError unless it is above 0, and below an hour."""
+    if not 0 < seconds < LONGEST_S:
+        raise UsageError(f"--timeout {seconds:g}: expected seconds above 0, and below {LONGEST_S}")
+    return seconds
+
+
 RESEND_S = 1.0
 """Seconds after which a command without an answer is sent again."""
 EXPIRES_S = 2

@@ -18,11 +18,10 @@ from edge_sdk.transport.chunks import packets
 from edge_sdk.transport.chunks.assembly import MissingChunks, Reassembly
 from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES, ChunkRequest
 from edge_sdk.transport.mqtt import reasons
-from edge_sdk.transport.mqtt.certificate_ends import CertificateWatch
 from edge_sdk.transport.mqtt.hidden_limits import HiddenLimits
 from edge_sdk.transport.mqtt.retry import ConnectionResult, Retry
 from edge_sdk.transport.mqtt.send_queue import SendQueue
-from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
+from edge_sdk.transport.mqtt.tls import NO_FILES, CertificateWatch, TlsFiles
 from edge_sdk.transport.mqtt.url import BrokerAddress
 
 _log = logging.getLogger(__name__)

@@ -41,11 +41,10 @@ from edge_sdk.transport.mqtt.connection import (
     ReconnectingTransport,
 )
 from edge_sdk.transport.mqtt.hidden_limits import KeptChunks
-from edge_sdk.transport.mqtt.pace import Pace
 from edge_sdk.transport.mqtt.paho_client import LeanClient, ReceivedMessage
 from edge_sdk.transport.mqtt.reasons import DisconnectReason
 from edge_sdk.transport.mqtt.retry import ConnectionResult
-from edge_sdk.transport.mqtt.send_queue import MAX_IN_FLIGHT, QueuedMessage, SendQueue
+from edge_sdk.transport.mqtt.send_queue import MAX_IN_FLIGHT, Pace, QueuedMessage, SendQueue
 from edge_sdk.transport.mqtt.socket_loop import SocketLoop
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles, tls_context
 from edge_sdk.transport.mqtt.url import BrokerAddress, parse_broker_url

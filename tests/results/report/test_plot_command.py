@@ -7,8 +7,7 @@ import re
 import pytest
 import synthetic
 
-from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
-from coordinator.results.comparison.paper_names import paper_name
+from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial, paper_name
 from coordinator.results.plots import curve_plots, drawing
 from coordinator.results.plots.look import WIDTHS_IN, Look, looking
 from coordinator.results.plots.plots import comparison_drawings, run_drawings
