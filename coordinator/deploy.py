@@ -41,7 +41,7 @@ from coordinator.results.page.serving import page_feed
 from coordinator.results.page.values import finished_state
 from coordinator.results.plots.plots import draw_run
 from coordinator.results.report.finished_run import holds_finished_run, tell_finished
-from coordinator.results.report.log import EventLog
+from coordinator.results.report.progress import EventLog
 from coordinator.results.report.progress_file import NAME as PROGRESS
 from coordinator.results.report.progress_file import About, ProgressFile, is_running, read_running
 from coordinator.results.report.run_files import write_run

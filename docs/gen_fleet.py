@@ -12,7 +12,7 @@ from field_tables import fields_table  # beside this script
 from coordinator.config import FederationTable
 from edge_sdk.boards import profiles
 from edge_sdk.boards.profiles import Board, Link, load_board, load_link
-from edge_sdk.boards.table import System, systems
+from edge_sdk.tools.boards_command import System, systems
 from edge_sim.config.device_conditions import DeviceConditions
 from edge_sim.config.scenario import ScenarioTable
 from edge_sim.config.settings import FaultsTable

@@ -22,7 +22,7 @@ from benchmarks.common.proc import process_status
 from coordinator.ledger import Ledger
 from coordinator.record.run_record import RunRecord
 from coordinator.results.page.values import HistoryRows
-from coordinator.results.report.log import EventLog
+from coordinator.results.report.progress import EventLog
 from coordinator.results.report.progress_file import About, ProgressFile
 from coordinator.rounds import RoundPolicy
 from coordinator.serving.round_pacing import RoundPacing, Timetable

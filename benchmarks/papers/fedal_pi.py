@@ -28,8 +28,7 @@ from edge_sdk.errors import EdgeError
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.fleet.fleet import build_fleet
-from edge_sim.studies.compare import lines
-from edge_sim.studies.planned_runs import Setting, plan, run_missing
+from edge_sim.studies.planned_runs import Setting, lines, plan, run_missing
 
 FILE = Path(__file__).with_name("fedal-pi.toml")
 METHODS = ("fedal", "fedmd", "fedproto", "fedavg")

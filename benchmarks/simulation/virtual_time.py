@@ -20,8 +20,7 @@ from edge_sdk.device.training.meter import Meter
 from edge_sdk.models.base import Batches
 from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sdk.tools.measure.fit import Speed as Figures
-from edge_sdk.tools.measure.fit import Timed, typical_factor
-from edge_sdk.tools.measure.loads import shortest_s
+from edge_sdk.tools.measure.fit import Timed, shortest_s, typical_factor
 from edge_sim.models import families
 
 NETS = (

@@ -18,9 +18,9 @@ from types import ModuleType
 
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.identity import key_files
-from edge_sdk.identity.digested_json import digested_json, undigested_json
 from edge_sdk.identity.sealing import ExchangeKey, Sealing
 from edge_sdk.identity.signatures import PUBLIC_BYTES, FrameSigner, Key, Role, key_id, verifier
+from edge_sdk.protocol.foreign_json import digested_json, undigested_json
 from edge_sdk.protocol.frames.codec import Verify
 
 ABOUT, SIGNING, SEALING = "identity.json", "signing.key", "sealing.key"

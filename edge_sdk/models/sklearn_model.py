@@ -17,8 +17,8 @@ from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError, Unsupported
 from edge_sdk.models import onnx_file
 from edge_sdk.models.base import ModelSpec, layout_digest
+from edge_sdk.models.body_model import FeatureCache
 from edge_sdk.models.checks import check_samples
-from edge_sdk.models.feature_cache import FeatureCache
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.numpy_model import BY_SLOPE, HeadModel
 from edge_sdk.objectives import names_on

@@ -16,7 +16,7 @@ from typing import IO, NamedTuple, Protocol
 from edge_sdk.device.store import MemoryStore, RoundStart, Store
 from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import StoreError
-from edge_sim.engines.untraced import NONE, Untraced, untraced_of
+from edge_sim.engines.base import NONE, Untraced, untraced_of
 
 MOST_AWAKE = 500
 """So many devices keep their agents, or as many as take part in a round if these are more: each takes about a MiB."""

@@ -14,7 +14,7 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.clock.checkpoint import copy_store
 from edge_sim.clock.silence import AwaitedExchange, SilentDevice, why_silent
 from edge_sim.clock.whole_fleet import Figures, FleetMeasurements, Wanted
-from edge_sim.engines.untraced import Untraced, untraced_of
+from edge_sim.engines.base import Untraced, untraced_of
 from edge_sim.fleet.fleet import Device
 from edge_sim.fleet.hardware import DeviceCost, Hardware
 

@@ -7,7 +7,7 @@ models at most by the rounding of floats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -124,3 +124,15 @@ def ask(
     if isinstance(answer, Exception):
         raise answer
     return answer
+
+
+Untraced: TypeAlias = frozenset[tuple[str, str]]
+"""Names of models, each with the reason."""
+NONE: Untraced = frozenset()
+
+
+def untraced_of(benches: Iterable[Workbench]) -> Untraced:
+    """Return the untraced models and proxies of these workbenches."""
+    own = list(benches)
+    models = [bench.model for bench in [*own, *filter(None, (bench.proxy for bench in own))]]
+    return frozenset((model.spec.name, why) for model in models for why in getattr(model, "untraced", ()))

@@ -36,9 +36,8 @@ from edge_sim.config.scenario import QUIET, ScenarioTable
 from edge_sim.config.settings import CPU, Config, FleetRow
 from edge_sim.data import partition_file
 from edge_sim.data.datasets import Dataset, dataset_of
-from edge_sim.data.held_samples import CopiedSamples, Held, IndexedSamples, PartSizes
+from edge_sim.data.held_samples import CopiedSamples, Held, IndexedSamples, PartSizes, SharedPreprocess
 from edge_sim.data.partition import check_before_data, partition
-from edge_sim.data.shared_inputs import SharedPreprocess
 from edge_sim.fleet.hardware import Hardware
 from edge_sim.models import families
 from edge_sim.models.model_types import HeadKind

@@ -25,8 +25,7 @@ from edge_sim.notebook.given import GivenData, GivenModels, declared_in, functio
 from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
 from edge_sim.runs.runner import ObserverFor, VirtualRun, check_taken_part, run
 from edge_sim.studies.axes import axes_of, given_methods, given_seeds
-from edge_sim.studies.compare import compare
-from edge_sim.studies.planned_runs import with_setting
+from edge_sim.studies.planned_runs import compare, with_setting
 from edge_sim.studies.search import search_of
 from edge_sim.studies.sweep import sweep
 

@@ -36,8 +36,8 @@ from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.engines import choice
+from edge_sim.engines.base import NONE
 from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes, rare_collection
-from edge_sim.engines.untraced import NONE
 from edge_sim.fleet import feasible
 from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
 from edge_sim.runs import run_folder

@@ -16,9 +16,8 @@ from edge_sim.clock.computation_queue import ComputationQueue
 from edge_sim.clock.device_group import DeviceGroup
 from edge_sim.clock.silence import AwaitedExchange
 from edge_sim.clock.whole_fleet import Figures, Wanted
-from edge_sim.engines.base import Engine
+from edge_sim.engines.base import Engine, Untraced
 from edge_sim.engines.choice import open_engine
-from edge_sim.engines.untraced import Untraced
 from edge_sim.fleet.hardware import DeviceCost
 from edge_sim.models.given_functions import receive_functions
 from edge_sim.shards.device_world import Agenda, DeviceWorld

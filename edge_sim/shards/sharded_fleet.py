@@ -33,8 +33,7 @@ from edge_sim.clock.silence import AwaitedExchange, SilenceCauses
 from edge_sim.clock.virtual_fleet import VirtualCoordinator, cut_power, total_work
 from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
 from edge_sim.config.settings import AUTO, Config, RunTable
-from edge_sim.engines.base import MethodWrapper, unchanged
-from edge_sim.engines.untraced import NONE
+from edge_sim.engines.base import NONE, MethodWrapper, unchanged
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.fleet.hardware import DeviceCost
 from edge_sim.shards.device_world import HalfHub

@@ -28,7 +28,7 @@ from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.lab.desk import LabDesk
 from edge_sim.studies.axes import check_overrides
-from edge_sim.studies.compare import compare
+from edge_sim.studies.planned_runs import compare
 from edge_sim.studies.study_runs import RunOne
 
 MOST_WAIT_S = 86_400.0

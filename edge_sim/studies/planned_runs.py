@@ -2,6 +2,8 @@
 
 The seed alone determines data, partition, models, private batches and the draw of public samples.  So two methods under
 one seed differ only in the method, and their accuracies may be subtracted.
+
+A comparison of several methods on the same federation is such a plan.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from coordinator.results.comparison.compare import ACCURACIES, ALONE, Trial
+from coordinator.results.comparison.compare import ACCURACIES, ALONE, Comparison, MethodRuns, Trial
+from coordinator.results.comparison.compare_files import write_comparison
 from coordinator.results.figures.result import Result
 from coordinator.results.report.run_files import read_run
 from edge_sdk.errors import MissingExtra, UsageError, meant
@@ -25,6 +28,7 @@ from edge_sim.config.settings import Config
 from edge_sim.data.datasets import Dataset, dataset_of
 from edge_sim.fleet.fleet import build_fleet, sample_division
 from edge_sim.runs import run_folder
+from edge_sim.runs.run_folder import check_kind
 from edge_sim.runs.run_inputs import DIVISION, RunInputs, check_same_inputs, division_digest, named_inputs
 from edge_sim.runs.runner import ObserverFor
 from edge_sim.studies.study_runs import InMemory, RunOne, run_all
@@ -330,3 +334,40 @@ def has_ended(
         raise UsageError(f"{folder}: holds a run {where}; give --out another folder, or remove this one")
     digests.check(folder, found, planned.config)
     return True
+
+
+def compare(
+    config: Config,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    out: Path,
+    observer: ObserverFor | None = None,
+    *,
+    metric: str = "mean",
+    run_one: RunOne | None = None,
+    on_boards: bool = False,
+    jobs: int = 1,
+    say: Callable[[str], None] = lambda _line: None,
+) -> Comparison:
+    """Run the missing runs, compare all, and write the files.
+
+    metric: one of ACCURACIES, shown in tables.  observer, run_one, on_boards, jobs, say: see run_missing.  Raises
+    UsageError for methods, seeds, a metric or a folder that do not fit, and every error of a run.
+    """
+    names = check_methods(methods)
+    check_kind(out, "comparison")
+    check_metric(config, names, metric)
+    config = with_one_public_set(config, names, say)
+    planned = plan(config, names, check_seeds(seeds))
+    run_missing(planned, out, observer, run_one=run_one, on_boards=on_boards, jobs=jobs, say=say)
+    comparison = Comparison(lines=lines(planned, out), baseline=names[0], metric=metric)
+    write_comparison(comparison, out)
+    return comparison
+
+
+def lines(planned: Iterable[PlannedRun], out: Path) -> tuple[MethodRuns, ...]:
+    """Read the results of planned runs and return one line for each method."""
+    trials: dict[str, list[Trial]] = {}
+    for each in planned:
+        trials.setdefault(each.method, []).append(each.trial(out))
+    return tuple(MethodRuns(method, tuple(found)) for method, found in trials.items())

@@ -17,8 +17,8 @@ from edge_sdk.boards.profiles import (
     parse_board,
     parse_link,
 )
-from edge_sdk.boards.table import render_boards
 from edge_sdk.errors import UsageError
+from edge_sdk.tools.boards_command import render_boards
 
 BOARD = """
 name = "tiny"

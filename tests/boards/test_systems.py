@@ -8,8 +8,8 @@ import re
 import pytest
 
 from edge_sdk.boards.profiles import boards, load_board
-from edge_sdk.boards.table import load_system, render_boards, systems
 from edge_sdk.errors import UsageError
+from edge_sdk.tools.boards_command import load_system, render_boards, systems
 from edge_sdk.tools.doctor import packages
 from edge_sdk.version import __version__
 

@@ -14,8 +14,8 @@ from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk import cli
 from edge_sdk.boards.profiles import Effort, load_board, load_link, parse_board, parse_link
 from edge_sdk.errors import StoreError, TransportError, UsageError
-from edge_sdk.tools.measure import loads, machine, profile
-from edge_sdk.tools.measure.fit import Speed, Timed, fit, typical_factor
+from edge_sdk.tools.measure import machine, profile
+from edge_sdk.tools.measure.fit import Speed, Timed, fit, numpy_loads, shortest_s, timed, typical_factor
 from edge_sdk.tools.measure.profile import measure_link, profile_toml
 
 TRUE = Speed(train_flops_per_s=2e9, infer_flops_per_s=5e9, memory_bytes_per_s=3e8, call_s=2e-4)
@@ -61,7 +61,7 @@ def test_a_profile_predicts_what_the_fit_does() -> None:
 @pytest.mark.torch
 def test_every_load_runs_and_knows_its_cost() -> None:
     torch_loads = pytest.importorskip("edge_sdk.tools.measure.torch_loads").torch_loads
-    for each in loads.timed((loads.numpy_loads()[0], torch_loads()[0]), budget_s=0.0):
+    for each in timed((numpy_loads()[0], torch_loads()[0]), budget_s=0.0):
         assert each.took_s > 0
         assert each.effort.flops > 0
         assert each.effort.calls >= 1
@@ -69,7 +69,7 @@ def test_every_load_runs_and_knows_its_cost() -> None:
 
 def test_the_shortest_of_some_times() -> None:
     calls: list[int] = []
-    assert loads.shortest_s(lambda: calls.append(1), 0.0) < 0.1
+    assert shortest_s(lambda: calls.append(1), 0.0) < 0.1
     assert len(calls) == 7
 
 

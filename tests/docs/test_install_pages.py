@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.boards.table import systems
+from edge_sdk.tools.boards_command import systems
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = list(systems().values())

@@ -6,8 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
-from edge_sdk.boards.table import load_system
 from edge_sdk.cli import parser
+from edge_sdk.tools.boards_command import load_system
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "put-it-on-a-board.md"
 

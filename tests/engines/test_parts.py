@@ -20,7 +20,7 @@ from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import Assign, FederationSpec, TrainSpec
 from edge_sdk.reductions.class_rows import mean_over_holders
 from edge_sdk.transport.memory.hub import SubscriptionTree
-from edge_sim.data.shared_inputs import SharedPreprocess
+from edge_sim.data.held_samples import SharedPreprocess
 
 LEVEL = st.sampled_from(["a", "b", "c"])
 PATTERN = st.lists(st.one_of(LEVEL, st.just("+")), min_size=1, max_size=4).flatmap(

@@ -12,8 +12,8 @@ from model_suite import ADAM, CLASSES, SHAPE, ModelSuite, batches, check_unsuppo
 
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError, StoreError, Unsupported, UsageError
-from edge_sdk.models import feature_cache
-from edge_sdk.models.feature_cache import FeatureCache
+from edge_sdk.models import body_model
+from edge_sdk.models.body_model import FeatureCache
 from edge_sdk.objectives import CrossEntropy
 
 pytest.importorskip("onnxruntime")
@@ -233,7 +233,7 @@ class TestFeatureCache:
         arrays = [self.samples(1) for _ in range(5)]
         for x in (*arrays[:4], arrays[0], arrays[4]):
             cache.rows(x, np.array([0]))
-        assert len(cache) == feature_cache.CACHED_ARRAYS
+        assert len(cache) == body_model.CACHED_ARRAYS
         assert len(runs) == 5
         cache.rows(arrays[0], np.array([0]))
         assert len(runs) == 5
@@ -241,7 +241,7 @@ class TestFeatureCache:
         assert len(runs) == 6
 
     def test_does_not_keep_what_is_too_large(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(feature_cache, "CACHED_BYTES", 10 * 3 * 4 - 1)
+        monkeypatch.setattr(body_model, "CACHED_BYTES", 10 * 3 * 4 - 1)
         cache, runs = self.cache()
         x = self.samples()
         for _ in range(2):

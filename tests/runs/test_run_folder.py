@@ -21,8 +21,7 @@ from edge_sim.clock.clock import VirtualClock
 from edge_sim.config import settings
 from edge_sim.runs import run_folder
 from edge_sim.runs.runner import run
-from edge_sim.studies.compare import compare
-from edge_sim.studies.planned_runs import with_setting
+from edge_sim.studies.planned_runs import compare, with_setting
 
 
 class Interrupt(RunObserver):

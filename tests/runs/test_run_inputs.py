@@ -19,7 +19,7 @@ from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.runs import run_folder, run_inputs
 from edge_sim.runs.runner import run
-from edge_sim.studies.compare import compare
+from edge_sim.studies.planned_runs import compare
 
 CODE = {
     "nets_of_mine.py": """

@@ -11,7 +11,7 @@ from coordinator.results.report.summary import summary
 from edge_sdk.errors import UsageError
 from edge_sim import run
 from edge_sim.config import settings
-from edge_sim.studies import compare, planned_runs
+from edge_sim.studies import planned_runs
 
 ROUNDS, STEPS = 4, 3
 
@@ -65,7 +65,7 @@ def test_alone_has_a_line_of_its_own_unless_local_is_the_same(pictures, tmp_path
     assert planned_runs.planned_lines(config, ("fedavg",)) == ("alone", "fedavg")
     every = parsed(tables(pictures, "every-round", participants=2))
     assert planned_runs.planned_lines(every, ("local",)) == ("alone", "local")
-    found = compare.compare(config, ("fedavg", "local"), (0,), tmp_path, metric="mean")
+    found = planned_runs.compare(config, ("fedavg", "local"), (0,), tmp_path, metric="mean")
     assert [line.method for line in found.lines] == ["fedavg", "local"]
     spent = [line.trials[0].whole["work"]["device_steps_mean"] for line in found.lines]
     assert spent[0] == spent[1]
@@ -82,5 +82,5 @@ def test_alone_has_a_line_of_its_own_unless_local_is_the_same(pictures, tmp_path
 )
 def test_a_metric_that_a_method_cannot_have_is_refused_before_training(pictures, tmp_path, methods, metric, words):
     with pytest.raises(UsageError, match=words):
-        compare.compare(parsed(tables(pictures)), methods, (0,), tmp_path / "out", metric=metric)
+        planned_runs.compare(parsed(tables(pictures)), methods, (0,), tmp_path / "out", metric=metric)
     assert not (tmp_path / "out").exists()

@@ -18,7 +18,7 @@ from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim.config import settings
 from edge_sim.fleet import fleet as fleet_of
-from edge_sim.studies import compare as comparing
+from edge_sim.studies import planned_runs as comparing
 from edge_sim.studies import planned_runs as plans
 from edge_sim.studies import study_runs
 

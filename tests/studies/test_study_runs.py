@@ -27,8 +27,7 @@ from edge_sim.config.settings import Config
 from edge_sim.data import datasets
 from edge_sim.fleet import fleet as fleet_module
 from edge_sim.runs.stopping_workers import interrupts_blocked
-from edge_sim.studies.compare import compare
-from edge_sim.studies.planned_runs import check_methods
+from edge_sim.studies.planned_runs import check_methods, compare
 from edge_sim.studies.study_runs import TimeLeft
 
 METHODS = ("fedmd", "fedavg")

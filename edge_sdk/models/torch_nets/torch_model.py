@@ -52,19 +52,18 @@ from edge_sdk.models.torch_nets.torch_anatomy import (
 from edge_sdk.models.torch_nets.torch_arrays import Views, array_of, lie_in, norm_of, shared
 from edge_sdk.models.torch_nets.torch_cosine import TorchCosineHead, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_nets.torch_device import seeded
-from edge_sdk.models.torch_nets.torch_export import net_bytes
+from edge_sdk.models.torch_nets.torch_export import CHUNK, ServedNet, infer, infer_all, net_bytes
 from edge_sdk.models.torch_nets.torch_forms import Forms, Host, Loss
-from edge_sdk.models.torch_nets.torch_ids import takes_ids
 from edge_sdk.models.torch_nets.torch_intake import (
     Outputs,
     let_give_logits,
     let_take,
     make_lazy_layers,
     probe,
+    takes_ids,
     trains_on_one,
     unwrapped,
 )
-from edge_sdk.models.torch_nets.torch_served import CHUNK, ServedNet, infer, infer_all
 from edge_sdk.models.torch_nets.torch_width import last_switch
 from edge_sdk.models.torch_training.torch_fit import Steps, changes_alone
 from edge_sdk.models.torch_training.torch_optim import Moments, TorchOptimiser

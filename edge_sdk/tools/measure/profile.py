@@ -28,8 +28,7 @@ from edge_sdk.boards.profiles import (
 from edge_sdk.errors import TransportError, UsageError
 from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.tools.measure import machine
-from edge_sdk.tools.measure.fit import Speed, Timed, fit, typical_factor
-from edge_sdk.tools.measure.loads import numpy_loads, timed
+from edge_sdk.tools.measure.fit import Speed, Timed, fit, numpy_loads, timed, typical_factor
 from edge_sdk.tools.selftest import OpenSelftestLink, SelftestTimeouts, echo_times_s, open_mqtt
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,35}")

@@ -9,7 +9,7 @@ from torch import nn
 
 from edge_sdk.models.base import Model
 from edge_sdk.models.torch_nets.torch_model import TorchModel
-from edge_sdk.tools.measure.loads import CLASSES, Workload
+from edge_sdk.tools.measure.fit import CLASSES, Workload
 
 
 def torch_loads() -> tuple[Workload, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.record.run_record import RunRecord
-from coordinator.results.report.log import EventLog
+from coordinator.results.report.progress import EventLog
 
 
 def test_every_event_is_a_line_of_json(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_a_line_that_the_disk_will_not_have_ends_no_run(tmp_path: Path) -> None:
 
 
 def test_a_full_file_takes_the_place_of_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.results.report.log.MOST_BYTES", 1000)
+    monkeypatch.setattr("coordinator.results.report.progress.MOST_BYTES", 1000)
     log = EventLog(tmp_path / "log.jsonl")
     for number in range(100):
         log.noted(f"line {number:02}")
