@@ -406,7 +406,7 @@ class Ledger:
         self._db.executemany("INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?)", rows)
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint at the start of the last round, or None if there is none yet."""
+        """The checkpoint at the start of the last round, or None before the first."""
         rows = self._whole("SELECT * FROM checkpoint")
         if not rows:
             return None

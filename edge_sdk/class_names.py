@@ -53,7 +53,7 @@ def class_ids(
 
 
 def checked_names(names: Sequence[str], *, where: str = "class_names") -> tuple[str, ...]:
-    """Return names of classes as plain text.  Raises UsageError where one stands there twice, or is no text."""
+    """Return names of classes as plain text.  Raises UsageError for a name that is repeated or not a text."""
     if isinstance(names, str) or not all(isinstance(each, str) and each for each in names):
         raise UsageError(f'{where}: expected one text for each class, such as ["cat", "dog"]')
     found = tuple(str(each) for each in names)

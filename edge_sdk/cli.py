@@ -92,7 +92,7 @@ def add_writer_options(parser: argparse.ArgumentParser) -> None:
 
 
 def commands(word: str = "") -> list[Subcommand]:
-    """Return the registered sub-command of that name, or all of them, sorted by name, if there is none."""
+    """Return the registered sub-command of that name, or all of them, sorted by name, if none has it."""
     points = importlib.metadata.entry_points(group="edge_sdk.commands")
     called = [point for point in points if point.name == word] or points
     return [point.load() for point in sorted(called, key=lambda point: point.name)]

@@ -138,7 +138,7 @@ def _install_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _read_device(options: list[str]) -> argparse.Namespace:
-    """Read the options of `edge-sdk device`, whose mistakes are told as that command tells them."""
+    """Read the options of `edge-sdk device`, and report mistakes as that command does."""
     usage = "edge-sdk install --systemd -- OPTIONS"
     parser = OneLineParser(prog="edge-sdk install", usage=usage, allow_abbrev=False)
     parser.advice = _AFTER_DASHES

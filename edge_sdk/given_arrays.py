@@ -35,7 +35,7 @@ _BILINEAR = 2
 def given_array(values: Any, where: str) -> NDArray[Any]:
     """Return an array of an array, a tensor, a frame or column of pandas, a picture, or nested lists of numbers.
 
-    An array is returned as it is.  where: begins the messages.  Raises UsageError for what is no array of one type.
+    An array is returned as it is.  where: begins the messages.  Raises UsageError unless it is an array of one type.
     """
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise UsageError(f"{where}: some values are masked: write {_name(where)}.filled(0), or leave those samples out")
@@ -157,7 +157,7 @@ def check_layout(layout: object, where: str) -> None:
 
 
 def layout_told(shape: tuple[int, ...]) -> PictureLayout | None:
-    """Return the layout that the sizes of one picture tell: (c, h, w) or (h, w, c); None: they allow for both.
+    """Return the layout that the sizes of one picture tell: (c, h, w) or (h, w, c), or None if they allow for both.
 
     Channels are 1 or 3, else 2 or 4, and pictures often square.  Where the two signs contradict, none is believed.
     """

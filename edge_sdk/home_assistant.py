@@ -43,7 +43,7 @@ class HomeAssistant:
     ) -> None:
         """broker: the URL of Home Assistant's broker.  prefix: of discovery.  transport: in place of one to `broker`.
 
-        Raises UsageError for a broker that is none, and for a prefix that is no topic.
+        Raises UsageError for an invalid broker address, and for a prefix that cannot be a topic.
         """
         if not all(is_id(word) for word in prefix.split("/")):
             raise UsageError(f"prefix {prefix!r}: expected words of a-z, 0-9 and - with / between them")

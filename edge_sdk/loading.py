@@ -23,7 +23,8 @@ def load_function(name: str, where: str, example: str) -> Callable[..., Any]:
     `python script.py`.  It is not taken away again: functions of that module may import their neighbours when they run,
     and processes that are given this process's `sys.path` must find the same modules.
 
-    Raises UsageError, in one line, for a name of another form, a module that does not import, and what is no function.
+    Raises UsageError, in one line, for a name of another form, a module that does not import, and for
+    anything but a function.
     """
     module_name, _, function_name = name.partition(":")
     if not (function_name.isidentifier() and all(part.isidentifier() for part in module_name.split("."))):

@@ -40,7 +40,7 @@ def columns(rows: Sequence[Sequence[str]], room: int | None = None) -> str:
 
 
 def folded(line: str, room: int | None = None) -> str:
-    """Return a line, broken between words where it does not fit; room: the width in characters, None: any."""
+    """Return a line, broken between words where it does not fit; room: the width in characters, or None for any."""
     return line if room is None else textwrap.fill(line, room, break_on_hyphens=False)
 
 

@@ -1,4 +1,6 @@
-"""The way of one upload: the files and functions between a device's `share` and the mean, in a FedAvg run of one device.
+"""The way of one upload of FedAvg: the files and functions that run from a device's `share` to the mean.
+
+The run has one device.
 
     python -m benchmarks.simulation.upload_way           # two numbers
     python -m benchmarks.simulation.upload_way --list    # every function, in the order of its first call

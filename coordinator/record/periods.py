@@ -93,7 +93,7 @@ class Periods:
         return {key: self.kept[key] for key in found[-most:]}
 
     def oldest(self) -> dict[Kind, int]:
-        """The number of the oldest period that is kept, by kind; 0 if there is none."""
+        """The number of the oldest period that is kept, by kind; 0 before the first."""
         return {kind: next((key.number for key in self.kept if key.kind == kind), 0) for kind in KEPT}
 
     @classmethod

@@ -234,7 +234,7 @@ class RunRecord:
     def roll_up(self, now_s: float, day: date, *, keep: int | None) -> None:
         """Add the round that was just closed to the hour and the day, and forget all rounds but the newest.
 
-        now_s: since 1970.  keep: how many rounds are kept one by one; a tenth more before they are cut, None: all.
+        now_s: since 1970.  keep: how many rounds are kept one by one; a tenth more before they are cut; None keeps all.
         """
         _, found = self.newest_accuracies()
         mean = statistics.fmean(found.values()) if found else None
@@ -309,12 +309,6 @@ class RunRecord:
             sender = OTHERS
         self.refused_frames.setdefault(sender, Counter())[kind] += count
         return self.refused_frames[sender][kind]
-
-    def device_refused(self, device: str, counts: Mapping[str, int]) -> None:
-        """Count frames that a device refused."""
-        for kind, count in counts.items():
-            word = kind if kind in REFUSAL_WORDS else "knowledge"
-            self.refused_by_devices.setdefault(device, Counter())[word] += count
 
     def refused_device(self, device: str, note: dict[str, str]) -> None:
         """Note a device that was refused; beyond MAX_REFUSED, new names are not kept."""
@@ -398,8 +392,8 @@ class RunRecord:
                 known = "" if found.reason in (SAID_NOTHING, LINK_LOST) else f" (at the deadline: {found.reason})"
                 self.missed[place] = found._replace(reason=CAME_LATE + known)
 
-    def spent(self, device: str, upload: Upload) -> None:
-        """Count what an accepted upload reports of the device's training."""
+    def reported(self, device: str, upload: Upload) -> None:
+        """Count what an accepted upload reports about its device: the cost of training, and frames that it refused."""
         if upload.busy_s:
             self.add("busy_s", device, upload.busy_s)
         if upload.energy_j:
@@ -408,9 +402,12 @@ class RunRecord:
             self.joules_source[device] = upload.joules_source
         if upload.temperature_c is not None:
             self.temperature_c[device] = upload.temperature_c
+        for kind, count in upload.refused_frames.items():
+            word = kind if kind in REFUSAL_WORDS else "knowledge"
+            self.refused_by_devices.setdefault(device, Counter())[word] += count
 
     def served(self, device: str, joining: Mapping[str, float], not_served: str) -> None:
-        """Note what an upload tells of the model that the device's app predicts with."""
+        """Note what an upload reports about the model that the device's app predicts with."""
         if joining:
             self.joining[device] = dict(joining)
         if not_served:
@@ -519,7 +516,7 @@ class RunRecord:
         return next((self.accuracy[r][device] for r in newest_first if device in self.accuracy[r]), None)
 
     def newest_accuracies(self) -> tuple[int, dict[str, float]]:
-        """The last round that any device measured, and its accuracies by device; (0, {}) if there is none."""
+        """The last round that any device measured, and its accuracies by device; (0, {}) before the first."""
         newest = max(self.accuracy, default=0)
         return newest, self.accuracy.get(newest, {})
 

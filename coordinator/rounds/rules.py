@@ -80,7 +80,7 @@ def gather_tick(state: RoundState, event: RoundTick) -> RoundTransition:
 
 
 def gather_gone(state: RoundState, event: DeviceRefused | Left) -> RoundTransition:
-    """Remove a device before the first exchange.  If a quorum is no longer here, the join grace restarts later."""
+    """Remove a device before the first exchange.  If too few are left for a quorum, the join grace restarts later."""
     state = parted(state, event)
     return fail_without_quorum(state if state.quorum_here else replace(state, opens_at_s=None))
 

@@ -61,17 +61,24 @@ class Aggregation:
         """
         device, record = upload.device, self.record
         self._registry.follow(upload)
-        if upload.alone or record.control.was_alone(device, upload.round):
-            self._add_alone(upload)
-            return
+        alone = upload.alone or record.control.was_alone(device, upload.round)
         if not upload.closing:
-            if self.screen.counts(upload, self._common(ExchangeId(upload.round, upload.exchange))):
+            if alone:
+                self._alone.add(device)
+                record.contributed[device] += 1
+            elif self.screen.counts(upload, self._common(ExchangeId(upload.round, upload.exchange))):
                 self._fold(upload)
                 record.contributed[device] += 1
             record.last_round[device] = upload.round + 1
             if upload.exchange == self._last:
                 record.rounds_done[device] += 1
-        record.spent(device, upload)
+                if alone:
+                    record.add("alone", device, 1)
+        record.reported(device, upload)
+        if alone:  # nothing else of it counts
+            if upload.alone:
+                record.control.measured(device, upload.metrics or upload.personal_metrics, alone=True)
+            return
         record.instrument(upload.round + 1, device, upload.instruments)
         arrived = self._reduction.method.arrives(closing=upload.closing)
         most = record.done if upload.closing else upload.round + 1  # a run may end before its last round
@@ -80,24 +87,8 @@ class Aggregation:
         own = upload.metrics if arrived == "personal" else upload.personal_metrics
         record.control.measured(device, own, alone=False)
         record.served(device, upload.joining_metrics, upload.not_served)
-        record.device_refused(device, upload.refused_frames)
         record.held(upload.knowledge)
         record.travelled("up", upload.knowledge)
-
-    def _add_alone(self, upload: Upload) -> None:
-        """Note what a device of the control group reports; nothing else of its upload counts."""
-        device, record = upload.device, self.record
-        if not upload.closing:
-            self._alone.add(device)
-            record.contributed[device] += 1
-            record.last_round[device] = upload.round + 1
-            if upload.exchange == self._last:
-                record.rounds_done[device] += 1
-                record.add("alone", device, 1)
-        record.spent(device, upload)
-        if upload.alone:
-            record.control.measured(device, upload.metrics or upload.personal_metrics, alone=True)
-        record.device_refused(device, upload.refused_frames)
 
     def _fold(self, upload: Upload) -> None:
         counted = self.screen.counted(upload.device, upload.knowledge)

@@ -76,7 +76,7 @@ class Equipment:
 
     @functools.cached_property
     def samples(self) -> PublicSet:
-        """The public set.  Raises UsageError if there is none."""
+        """The public set.  Raises UsageError without one."""
         found = self.public()
         if found is None:
             raise UsageError("this method trains on public samples on the coordinator: give [public] path = FILE.npz")

@@ -122,7 +122,7 @@ class Reduction:
         return tuple(self._ledger.slots_before(self.caching.oldest(round_))) if self.caching else ()
 
     def _slot(self, device: str) -> Mapping[str, Payload]:
-        """The knowledge in a device's slot, by role; empty if there is none."""
+        """The knowledge in a device's slot, by role; empty without a slot."""
         frame = self._ledger.slot(device) if self.caching else None
         if frame is None:
             return {}

@@ -229,7 +229,7 @@ class Server:
         """Serve until the run is over; the ledger is kept, so that a later start can resume.
 
         `check` is called in each turn of the loop, and a reason that it returns ends the run.  Raises TransportError if
-        there is no link to the broker within `connect_within_s`; a broker that is lost later is awaited without limit.
+        there is no link to the broker within `connect_within_s`; a lost broker is awaited without limit.
         """
         self.connect()
         give_up_s = self._clock() + connect_within_s
@@ -460,18 +460,17 @@ class Server:
 
     def _write_together(self, group: list[Persist], now_s: float) -> bool:
         """Write these uploads and count them; returns whether the disk took them."""
-        rows = [Row(self._kept_under(p), p.device, cast("Arrived", p.upload).frame) for p in group]
+        buffers = buffered.applies(self.rounds)  # then the ledger keeps an upload under the exchange of its buffer
+        places = [buffered.slot_of(self.rounds, p.device) if buffers else p.place for p in group]
         try:
-            self.ledger.commit(rows)
+            self.ledger.commit(
+                [Row(place, p.device, cast("Arrived", p.upload).frame) for place, p in zip(places, group, strict=True)]
+            )
         except StoreError as error:
             self._hold_for_disk(str(error), now_s)
             return False
         self._queue.feed(*(Persisted(p.device, p.place, p.upload, now_s) for p in group), now_s=now_s)
         return True
-
-    def _kept_under(self, persist: Persist) -> ExchangeId:
-        """Return the exchange under which the ledger keeps an upload: that of its buffer, where there are buffers."""
-        return buffered.slot_of(self.rounds, persist.device) if buffered.applies(self.rounds) else persist.place
 
     def _hold_for_disk(self, reason: str, now_s: float) -> None:
         """Wait for a disk that refused uploads; logs this at once, and then every minute."""

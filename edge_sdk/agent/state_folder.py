@@ -34,7 +34,7 @@ class StatePlaces:
         self._device, self._federation = device, federation
         self._store: Store | None = None
         self.folder: Path | None = None
-        """None: there is none."""
+        """None without a state folder."""
         self._forgets_budget = False
         if isinstance(state, (str, Path)):
             self.folder = lasting(Path(state))

@@ -173,7 +173,7 @@ class Adversarial(Transfer[A]):
     def without_effect(self, spec: FederationSpec, newest: Mapping[str, float]) -> tuple[str, ...]:
         """Warn of an adversarial gradient that is small beside the KL gradient, which reduces the method to FedMD-LF.
 
-        U near log(1/N) alone is no fault: the method aims at devices that deceive the discriminator.
+        U near log(1/N) alone is not a fault: the method aims at devices that deceive the discriminator.
         """
         ratio = newest.get("adversarial_ratio", math.inf)
         if ratio >= LEAST_RATIO:

@@ -127,14 +127,16 @@ class FedTGP(Method[Params]):
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """Train the net on the mean features of the round."""
         module, (x, y) = torch_part("torch_fedtgp", WHAT), items_of(means_of_round(uploads))
-        how = module.PrototypeTraining(
+        net = module.trained_net(
+            net_of(state),
+            x,
+            y,
             epochs=self.params.server_epochs,
             rate=self.params.server_rate,
             batch=self.params.server_batch or spec.train.batch_size,
             margin=margin(x, y, self.params.margin_most),
+            rng=np.random.default_rng([spec.seed, _STREAM, at.round]),
         )
-        rng = np.random.default_rng([spec.seed, _STREAM, at.round])
-        net = module.trained_net(net_of(state), x, y, how, rng)
         return State(embedding=net[0], first=net[1], second=net[2], prototypes=every_class(module.prototypes_of(net)))
 
     def instruments(

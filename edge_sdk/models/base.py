@@ -173,7 +173,7 @@ def preparing(model: Model, batches: Batches, objective: Objective, part: Part) 
 def step_norms(model: Model, batches: Batches, objective: Objective, part: Part) -> list[float] | None:
     """Return how far a step with each term alone would change the weights, by SGD with rate 1; L2 norms.
 
-    batches: one mini-batch.  None: the model has no method of this name, or not for these terms; then one takes the
+    batches: one mini-batch.  None if the model has no method of this name, or not for these terms; then one takes the
     steps and restores the model, with the same bits.
     """
     own: Callable[..., list[float] | None] | None = getattr(model, "step_norms", None)

@@ -76,7 +76,7 @@ def check_whole_number(name: str, what: str, value: object, least: int) -> None:
 def input_shape_of(name: str, shape: object) -> tuple[int, int, int]:
     """Return the shape (c, h, w) of a model's preprocessed samples: (t, d) is (1, t, d), and (d,) or (t,) (1, 1, d).
 
-    Raises ModelError for what is no shape, with nothing of it 0.
+    Raises ModelError for anything else than a shape without zeros.
     """
     sides = shape if isinstance(shape, tuple | list) else ()
     if not 1 <= len(sides) <= 3 or not all(isinstance(each, int | np.integer) and each >= 1 for each in sides):

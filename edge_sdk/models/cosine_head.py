@@ -94,7 +94,7 @@ class CosineHead(LinearHead):
         self._scale_optimiser = None
 
     def set_scale(self, value: float | None, *, trains: bool) -> None:
-        """Set the scale (None: keep it), and whether steps of the body change it."""
+        """Set the scale, or keep it if None, and whether steps of the body change it."""
         self._scale_trains = trains
         if value is not None:
             self.scale[:] = value
@@ -132,7 +132,7 @@ class Scaled(Protocol):
     """The interface of a model with a cosine head, in addition to Model."""
 
     def set_scale(self, value: float | None, *, trains: bool) -> None:
-        """Set the scale (None: keep it), and whether later fits that train the body change it."""
+        """Set the scale, or keep it if None, and whether later fits that train the body change it."""
 
 
 def scaled(model: Model) -> Scaled:

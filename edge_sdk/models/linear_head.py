@@ -175,7 +175,7 @@ def row_slopes(f: Floats, gradient: Floats) -> Floats:
 
 
 def with_more(slopes: Floats, more: Floats | None) -> Floats:
-    """Return the sum of both gradients; more: flat, None: zero."""
+    """Return the sum of both gradients; more: flat, or None for zero."""
     return slopes if more is None else slopes + more.reshape(slopes.shape)
 
 

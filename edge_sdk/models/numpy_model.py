@@ -208,7 +208,7 @@ class HeadModel(ABC):
         self._head.set_rows(rows, classes)
 
     def set_scale(self, value: float | None, *, trains: bool) -> None:
-        """Set the scale of the cosine head (None: keep it), and whether later fits that train the body change it."""
+        """Set the cosine head's scale, or keep it if None, and whether later fits that train the body change it."""
         if not isinstance(self._head, CosineHead):
             raise lacks(self.spec, "cosine-head")
         self._head.set_scale(value, trains=trains)

@@ -49,8 +49,8 @@ class SequenceModel(BodyModel):
     ) -> None:
         """Take samples of `input_shape`, (t, d) or (t,), whose kind `preprocess` declares: series or tokens.
 
-        seed: of the head.  features: their number; None: 256 of series, 4,096 of texts, where fewer share buckets and
-        with them meanings.  Raises ModelError for other kinds and numbers out of range.
+        seed: of the head.  features: their number, by default 256 of series, 4,096 of texts, where fewer share buckets
+        and with them meanings.  Raises ModelError for other kinds and numbers out of range.
         """
         kind = preprocess.declared
         if kind is None or kind.name not in ("series", "tokens"):

@@ -59,7 +59,7 @@ class TrainedBody(Protocol):
     def at_once(self, x: Floats, labels: Ints, rows: Floats) -> tuple[Floats, Floats, Floats] | None:
         """Return logits (b, k), slopes of a linear head's rows and of the weights (p,), of the mean cross-entropy.
 
-        They hold until the next pass.  None: it takes the passes one by one.
+        They hold until the next pass.  Returns None for a body that takes the passes one by one.
         """
 
     def step(self, slopes: Floats, optim: Optim) -> None:

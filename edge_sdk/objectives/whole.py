@@ -22,7 +22,7 @@ def objective_loss(objective: Sequence[Term], seen: Seen) -> float:
 
 
 def value_of(term: Term, seen: Seen) -> float:
-    """Return the value of a term on one mini-batch.  Raises ModelError, which names the term, if it is no number."""
+    """Return the value of a term on one mini-batch.  Raises ModelError, which names the term, if it is not a number."""
     value = term.value(seen)
     if not isinstance(value, Real):
         raise ModelError(f"loss term {term.name!r}: value() gave {type(value).__name__}, expected one number")
@@ -39,7 +39,7 @@ def slope_of(term: Term, seen: Seen, shape: tuple[int, ...]) -> Floats:
 
 
 def logit_gradient(objective: Sequence[Term], seen: Seen) -> Floats:
-    """Return the gradient of the sum of the terms on the logits: (b, k); zero if there is none."""
+    """Return the gradient of the sum of the terms on the logits: (b, k); zero without such terms."""
     return _summed(objective, "logits", seen, seen.logits)
 
 

@@ -76,7 +76,7 @@ def sums_by_class(added: NDArray[np.int64], labels: Ints, classes: int) -> NDArr
 
 
 def noised(sums: NDArray[np.int64], guarantee: Guarantee | None, draw: Draw = discrete_gaussian) -> Doubles:
-    """Return sums (k, d + 1) in steps of the grid with noise, in units of SHARES; guarantee: None: without noise."""
+    """Return sums (k, d + 1) in steps of the grid with noise, in units of SHARES; without a guarantee no noise."""
     if guarantee is None:
         bare: Doubles = sums / GRID
         return bare

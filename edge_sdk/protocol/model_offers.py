@@ -37,7 +37,7 @@ class OfferAnswer:
     """The device learns with the file; it was worse on held-out samples; it cannot be taken; it was given back."""
     why: Line = ""
     samples: Count = 0
-    """The device's own held-out samples on which the file was compared with the model before; 0 if not told."""
+    """The device's own held-out samples on which the file was compared with the model before; 0 if unknown."""
     lost: Count = 0
     """Those of them that only the model before classified correctly."""
     won: Count = 0

@@ -137,7 +137,7 @@ class Transport(Protocol):
         """Ask this screen about every message from now on."""
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
-        """Return the next event, or None if there is none within `timeout_s` seconds."""
+        """Return the next event, or None if none occurs within `timeout_s` seconds."""
 
     def close(self) -> None:
         """Send what is queued for at most a second, then disconnect."""

@@ -38,7 +38,7 @@ class Dataset:
     source_samples: int
     """Number of training samples of the source."""
     users: NDArray[Any] | None  # (n,)
-    """User who recorded each private sample; None: the source does not tell."""
+    """User who recorded each private sample, or None if unknown."""
     public: PublicSet | None
     public_labels: Ints | None  # (m,)
     """Labels of the public samples, which no device is given; plots use them."""
@@ -95,7 +95,7 @@ def dataset_of(config: Config) -> Dataset:
 
 
 def public_count(given: int | None, samples: int) -> int:
-    """The number of samples that become the public set, of so many; given: data.public, None: a share."""
+    """The number of samples that become the public set, out of `samples`; given: data.public, or None for a share."""
     return min(MOST_PUBLIC, samples // 3) if given is None else given
 
 
@@ -237,7 +237,7 @@ def _where(whole: SourceData, classes: int) -> str:
 
 
 def _some(y: Ints, count: int | None, rng: np.random.Generator, key: str) -> Ints:
-    """Draw indices of `count` samples, each class in proportion; count None: return all indices."""
+    """Draw indices of `count` samples, each class in proportion, or all indices if `count` is None."""
     if count is None:
         return np.arange(len(y))
     if count > len(y):

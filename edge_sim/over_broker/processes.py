@@ -178,7 +178,7 @@ def _hosts(
                 process = start_process(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment)
             processes[group] = process
             if process.stdin is not None:
-                with suppress(OSError):  # it ended already: `check` tells why
+                with suppress(OSError):  # it ended already: `check` reports why
                     process.stdin.write(hello)
                     process.stdin.flush()
         yield hosts

@@ -63,9 +63,9 @@ def test_the_loss(delta: float, expected: float) -> None:
 
 def test_a_mean_that_lies_on_its_prototype_has_a_finite_slope() -> None:
     same = np.array([[1, 0, 0], [0, 1, 0]], np.float32)
-    how = torch_fedtgp.PrototypeTraining(epochs=2, rate=0.1, batch=2, margin=1.0)
     x, rng = np.array([[1.0, 2.0]], np.float32), np.random.default_rng(0)
-    net = torch_fedtgp.trained_net((np.array([[1, 2], [0, 0]], np.float32), same, same), x, np.array([0]), how, rng)
+    net = np.array([[1, 2], [0, 0]], np.float32), same, same
+    net = torch_fedtgp.trained_net(net, x, np.array([0]), epochs=2, rate=0.1, batch=2, margin=1.0, rng=rng)
     assert all(np.isfinite(each).all() for each in net)
 
 

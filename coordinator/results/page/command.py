@@ -60,7 +60,7 @@ def _follow(folder: Path, feed: Feed, *, goes_on: bool) -> None:
 def folder_state(folder: Path) -> tuple[PageState, bool]:
     """Return the state of the run in a folder, and whether the run continues.
 
-    Raises UsageError, in one line, where this is no run folder, or one of another version.
+    Raises UsageError, in one line, for anything else than a run folder of this version.
     """
     if is_comparison(folder):
         raise UsageError(f"{folder}: holds a comparison; give the folder of one of its runs{_runs_in(folder)}")

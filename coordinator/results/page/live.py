@@ -1,4 +1,4 @@
-"""The page of a run in this process: an observer that publishes what the coordinator tells, now and then."""
+"""The page of a run in this process: an observer that publishes the coordinator's events at intervals."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from coordinator.results.page.guard import LEAST_TOKEN, TOKEN_VARIABLE, Guard
 from edge_sdk.errors import MissingExtra, UsageError
 
 PAGE_PORT = 8421
-"""Where `edge-sdk page` serves, unless told otherwise."""
+"""Where `edge-sdk page` serves by default."""
 UNSPECIFIED_HOSTS = ("0.0.0.0", "::")  # noqa: S104  # recognised, not bound
 """All addresses of this machine."""
 

@@ -290,7 +290,7 @@ def class_label(label: int, names: Sequence[str]) -> str:
 
 
 def bar_labels(axes: Axes, values: Sequence[float | None], offset: float, words: Callable[[float], str]) -> None:
-    """Write each horizontal bar's value at its end, or that there is none."""
+    """Write each horizontal bar's value at its end, or that it has none."""
     for row, value in enumerate(values):
         axes.annotate(
             "not measured" if value is None else words(value),

@@ -22,7 +22,7 @@ def command(args: argparse.Namespace) -> int:
     if is_comparison(args.folder):
         drawings = comparison_drawings(read_comparison(args.folder))
     elif is_running(args.folder):
-        raise UsageError(f"{args.folder}: the run goes on; edge-sdk report says how far it is")
+        raise UsageError(f"{args.folder}: the run is not over; edge-sdk report shows its progress")
     else:
         drawings = run_drawings(read_run(args.folder))
     drawings = chosen_drawings(drawings, args.only)

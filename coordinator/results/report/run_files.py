@@ -94,7 +94,7 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
     """The Result that write_run stored.
 
     Its standalone history has accuracies only; the other figures stand in the run directory `standalone/`.
-    Raises UsageError, in one line, where this is no run directory or one of its files is missing or does not read.
+    Raises UsageError, in one line, if this is not a run directory, or if one of its files is missing or does not read.
     """
     folder = Path(directory)
     whole = _read_summary(folder / "summary.json")
@@ -394,7 +394,7 @@ def _round_from(
     curves: Mapping[str, Mapping[int, Mapping[str, float]]],
     instruments: Mapping[int, Mapping[str, Mapping[str, float]]],
 ) -> tuple[RoundResult, int | None]:
-    """A round, and how many accuracies its row tells of."""
+    """A round, and the number of accuracies in its row."""
     number = _whole_number(row["round"])
     values: dict[str, Any] = {name: curve.get(number, {}) for name, curve in curves.items()}
     values["instruments"] = instruments.get(number, {})

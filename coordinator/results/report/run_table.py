@@ -266,7 +266,7 @@ def _of_how_many(result: Result, whole: Mapping[str, Any]) -> str:
 
 
 def _global_mean(whole: Mapping[str, Any]) -> float | None:
-    """The mean accuracy of the global model over the devices that measured it; None where there is none."""
+    """The mean accuracy of the global model over the devices that measured it, or None without a global model."""
     found: float | None = whole.get("global_model", {}).get("accuracy", {}).get("mean")
     return found
 

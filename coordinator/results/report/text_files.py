@@ -41,7 +41,7 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
 
 
 def read_text(path: Path) -> str:
-    """Return a file as text.  Raises OSError, also for what is no file, and UnicodeDecodeError."""
+    """Return a file as text.  Raises OSError, also for anything but a file, and UnicodeDecodeError."""
     return read_foreign(path).decode("utf-8")
 
 

@@ -24,7 +24,7 @@ LOOK_EVERY_S = 10.0
 HEAT = frozenset({"temperature", "throttled"})
 """The words with which devices decline because they are too hot."""
 LEAST_BOARDS = 3
-"""With fewer devices, a hot one is no alert."""
+"""With fewer devices, a hot one raises no alert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class AlertObserver(RunObserver):
     ) -> None:
         """say: receives the lines.  show: receives the figures that alerts read.
 
-        certificate_end_s: returns when the first certificate of the link ends, or None if there is none.  That and
+        certificate_end_s: returns when the first certificate of the link ends, or None without certificates.  That and
         what `wall` returns are seconds since 1970.
         """
         self._table, self._federation, self._say, self._show = table, federation, say, show

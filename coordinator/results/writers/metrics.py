@@ -67,7 +67,7 @@ class PrometheusWriter:
         self._thread.join()
 
     def _guard_requests(self) -> None:
-        """Refuse what is no request in one line, and let nobody keep a thread with half of one."""
+        """Refuse malformed requests in one line, and let no half-sent request keep a thread."""
         guard, server = EntryGuard("metrics"), cast("Any", self._server)  # whose methods are replaced
         app = server.get_app()
         self.refused = guard.refused

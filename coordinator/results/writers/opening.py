@@ -185,7 +185,7 @@ def flat(tables: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 class JsonLines(RunObserver):
-    """Writes one object a line: time_s, level, event, federation, part, and what the event tells."""
+    """Writes one object a line: time_s, level, event, federation, part, and the event's own fields."""
 
     def __init__(self, federation: str, part: str, stream: TextIO, clock: Callable[[], float] = time.time) -> None:
         self._about = {"federation": federation, "part": part}

@@ -1,4 +1,4 @@
-"""Writers for TensorBoard, Weights & Biases and MLflow.  All write to this machine unless told otherwise."""
+"""Writers for TensorBoard, Weights & Biases and MLflow.  All write to this machine by default."""
 
 from __future__ import annotations
 

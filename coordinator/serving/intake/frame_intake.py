@@ -76,21 +76,17 @@ class Intake:
         """
         self.sender = NOBODY if self._security else booked_to(incoming.topic)
         with legible():
-            return self._opened(incoming)
-
-    def _opened(self, incoming: Incoming) -> Opened:
-        origin = self._origin(incoming.topic)
-        self._check_sender(origin)
-        verify = self._verify(origin)
-        frame = incoming.frame
-        if origin.kind == CONTROL:
-            return Opened(checks.opened_command(frame, self._federation, self._within, verify), frame)
-        plain = False
-        if origin.kind != STATUS and self._security is not None and self._security.encrypts and verify is not None:
-            plain = origin.kind == "hello" and not codec.is_sealed(frame)
-            if not plain:
-                frame, verify = self._unsealed(frame, origin.device, verify), None
-        return Opened(checks.opened(frame, origin.device, self._federation, self._within, verify), frame, plain)
+            origin = self._origin(incoming.topic)
+            verify = self._verify(origin)
+            frame = incoming.frame
+            if origin.kind == CONTROL:
+                return Opened(checks.opened_command(frame, self._federation, self._within, verify), frame)
+            plain = False
+            if origin.kind != STATUS and self._security is not None and self._security.encrypts and verify is not None:
+                plain = origin.kind == "hello" and not codec.is_sealed(frame)
+                if not plain:
+                    frame, verify = self._unsealed(frame, origin.device, verify), None
+            return Opened(checks.opened(frame, origin.device, self._federation, self._within, verify), frame, plain)
 
     def _unsealed(self, frame: bytes, device: str, verify: Verify) -> bytes:
         sealing = self._security.sealing(self._federation, device) if self._security else None
@@ -116,11 +112,10 @@ class Intake:
         return verify
 
     def _origin(self, topic: str) -> Origin:
+        """Return what a topic names.  Raises RemoteProtocolError for one that only devices that joined may use."""
         origin = topics.origin(topic)
         if origin is None or origin.federation != self._federation:
             raise RemoteProtocolError("topic", "a topic that this federation does not have")
-        return origin
-
-    def _check_sender(self, origin: Origin) -> None:
         if origin.kind not in FROM_STRANGERS and not self._known(origin.device):
             raise RemoteProtocolError("stranger", f"{origin.device} has not joined")
+        return origin

@@ -73,7 +73,7 @@ class Choice:
 
     adopt: bool
     line: str
-    """For the device's owner; empty: it was told before."""
+    """A line for the device's owner, or empty if the owner had it before."""
 
 
 def choose_model(bench: Workbench, learnt: bytes, before: ModelOrigin, now: ModelOrigin, wish: Wish) -> Choice:

@@ -105,7 +105,7 @@ class Learner:
         self.state = storage.deserialise(self.membership.method.device_state, start.method)
 
     def skip_round(self, round_: int, reason: LearningLost) -> bool:
-        """Compute no more exchanges of this round; returns False if the round was skipped already."""
+        """Stop computing exchanges of this round; returns False if the round was skipped already."""
         if self.skipped_round is not None and self.skipped_round[0] == round_:
             return False
         self.skipped_round = round_, reason

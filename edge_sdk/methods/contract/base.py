@@ -454,7 +454,7 @@ class Method(Generic[P]):
     def common(self, state: Any, at: ExchangeId) -> Up:
         """Return the knowledge that goes to all devices in this exchange, without empty roles.
 
-        Raises LocalProtocolError for what is no dict.
+        Raises LocalProtocolError for anything else than a dict.
         """
         return _there(self.down(state, at))
 
@@ -465,7 +465,7 @@ class Method(Generic[P]):
     def personal(self, state: Any, at: ExchangeId, number: int) -> Up:
         """Return the knowledge for one device in this exchange, without empty roles.
 
-        Raises LocalProtocolError for what is no dict.
+        Raises LocalProtocolError for anything else than a dict.
         """
         return _there(self.down_to(state, at, number))
 

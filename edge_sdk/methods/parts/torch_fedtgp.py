@@ -5,7 +5,6 @@ Zhang et al., "FedTGP", AAAI 2024 (arXiv:2401.03230), equations 3 to 6.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -22,28 +21,20 @@ _LEAST = 1e-12
 """The least squared distance: the square root has no slope at 0."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrototypeTraining:
-    """How the net learns in one round."""
-
-    epochs: int
-    rate: float
-    batch: int
-    margin: float
-
-
 @one_thread()
-def trained_net(net: Net, x: Floats, y: Ints, how: PrototypeTraining, rng: np.random.Generator) -> Net:
+def trained_net(
+    net: Net, x: Floats, y: Ints, *, epochs: int, rate: float, batch: int, margin: float, rng: np.random.Generator
+) -> Net:
     """Train all of the net by SGD on rows x (n, d) of classes y (n,); each epoch has another order."""
     layers = [torch.tensor(each, dtype=torch.float64, requires_grad=True) for each in net]
     rows, labels = torch.tensor(x, dtype=torch.float64), torch.tensor(y)
-    for _ in range(how.epochs):
-        for part in torch.split(torch.tensor(rng.permutation(len(y))), how.batch):
-            loss = separation(layers, rows[part], labels[part], how.margin)
+    for _ in range(epochs):
+        for part in torch.split(torch.tensor(rng.permutation(len(y))), batch):
+            loss = separation(layers, rows[part], labels[part], margin)
             slopes = torch.autograd.grad(loss, layers)
             with torch.no_grad():
                 for layer, slope in zip(layers, slopes, strict=True):
-                    layer.sub_(slope, alpha=how.rate)
+                    layer.sub_(slope, alpha=rate)
     embedding, first, second = (layer.detach().numpy().astype(np.float32) for layer in layers)
     return embedding, first, second
 

@@ -70,7 +70,7 @@ class OnnxModel(BodyModel):
 
         `flops_per_sample` and `note` tell of it what the file itself does not (its metadata entry `flops_per_sample`,
         its description).  Raises ModelError for a file that cannot be used so, UsageError for
-        what is no file.
+        anything else than a file.
         """
         if not isinstance(file, str | PathLike | bytes):
             raise UsageError(f"OnnxModel: found {type(file).__name__}: give the path of an .onnx file, or its bytes")

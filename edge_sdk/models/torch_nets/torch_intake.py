@@ -55,7 +55,7 @@ def unwrapped(net: object, name: str | None) -> nn.Module:
     """Return the net that torch.compile, DataParallel and the like were given, also of those inside it.
 
     Their names of layers differ from those of the plain net, on which layout, state and export rest.  Raises ModelError
-    for what is no nn.Module, and for TorchScript, whose layers cannot be looked into.
+    for anything else than an nn.Module, and for TorchScript, whose layers cannot be looked into.
     """
     if not isinstance(net, nn.Module):
         kind = type(net).__name__
@@ -217,7 +217,7 @@ _REMEDIES = {
 
 
 def _found(given: Any, rows: int, classes: int, name: str) -> tuple[str | int | None, Tensor]:
-    """Return the place of the logits in a net's output, and them; a place of None: it is the logits."""
+    """Return the place of the logits in a net's output, or None if they are all of it, and the logits."""
     if isinstance(given, Tensor):
         return None, given
     places: list[str | int]

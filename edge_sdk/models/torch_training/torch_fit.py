@@ -55,7 +55,7 @@ class Steps(NamedTuple):
     def gradients(self, x: Tensor, labels: Tensor | None, step: int) -> tuple[Tensor, list[Tensor | None]]:
         """Return the loss of a mini-batch x (b, ...), labels (b,), and the gradient of each parameter.
 
-        None: the parameter is not trained, or the loss does not depend on it.
+        None if the parameter is not trained, or if the loss does not depend on it.
         """
         loss = self.loss(self.passed(x, labels), step)
         return loss.detach(), self.slopes(loss)

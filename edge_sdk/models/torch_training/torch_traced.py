@@ -416,7 +416,7 @@ def _restored(net: nn.Module, others: Sequence[Tensor]) -> Iterator[None]:
             for tensor, before in zip(others, buffers, strict=True):
                 tensor.copy_(before)
     if changed:
-        raise NotTraceable(f"a pass changes {changed[0][0] or 'the net'}.{changed[0][1]}, which is no tensor")
+        raise NotTraceable(f"a pass changes {changed[0][0] or 'the net'}.{changed[0][1]}, which is not a tensor")
     if replaced:
         raise NotTraceable(f"a pass puts another tensor in the place of its buffer {replaced[0]!r}")
     if drawn:

@@ -67,7 +67,7 @@ def _content(path: Path) -> bytes:
 def _classes(content: bytes, path: Path, given: int | None) -> int:
     """Return the classes of a file: the given number, or the rows of its last linear layer.
 
-    Raises UsageError for a file that is no model, or that does not tell.
+    Raises UsageError for a file that is not a model, or whose shapes are unknown.
     """
     try:
         endings = chosen_endings(read_graph(content, path.name), None, given)

@@ -46,7 +46,7 @@ class SubscriptionTree(Generic[C]):
         node.here.append(client)
 
     def remove(self, pattern: str, client: C) -> None:
-        """Remove one subscription.  Raises KeyError or ValueError if there is none."""
+        """Remove one subscription.  Raises KeyError or ValueError if it does not exist."""
         path = [self]
         levels = pattern.split("/")
         for level in levels:
@@ -375,7 +375,7 @@ class MemoryTransport:
         """No-op: a frame costs nothing here before it is polled, and simulated devices do not flood."""
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
-        """Return the next event, or None if there is none within `timeout_s` seconds of real time."""
+        """Return the next event, or None if none occurs within `timeout_s` seconds of real time."""
         if self._inbox:
             return self._inbox.popleft()
         if timeout_s <= 0:

@@ -125,7 +125,7 @@ class ReconnectingTransport:
 
     @property
     def certificate_end_s(self) -> float | None:
-        """When the first certificate of the link ends, in seconds since 1970, or None if there is none."""
+        """When the first certificate of the link ends, in seconds since 1970, or None without certificates."""
         return self._certificates.first_end_s
 
     @property
@@ -195,7 +195,7 @@ class ReconnectingTransport:
         self._assembly.place_of = screen.place
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
-        """Return the next event, or None if there is none within `timeout_s` seconds."""
+        """Return the next event, or None if none occurs within `timeout_s` seconds."""
         return self._inbox.get(timeout_s)
 
     def close(self) -> None:
@@ -319,7 +319,7 @@ class Inbox:
         self._events.put(event)
 
     def get(self, timeout_s: float) -> TransportEvent | None:
-        """Return the oldest event, or None if there is none within `timeout_s` seconds."""
+        """Return the oldest event, or None if none occurs within `timeout_s` seconds."""
         try:
             event = self._events.get(block=timeout_s > 0, timeout=max(timeout_s, 0.0))
         except queue.Empty:

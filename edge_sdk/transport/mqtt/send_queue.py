@@ -33,7 +33,7 @@ class _TokenBucket:
         self._filled_s = -math.inf
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds until the number of tokens is no longer negative."""
+        """Seconds until the number of tokens reaches 0 again."""
         if now_s > self._filled_s:
             passed_s = min(now_s - self._filled_s, 1e6)
             self._left = min(self._rate_per_s, self._left + self._rate_per_s * passed_s)

@@ -238,7 +238,7 @@ class CertificateWatch:
         self._files, self._wall, self._look_at_s = files, wall, 0.0
         self._said: dict[tuple[str, float], int] = {}
         self.first_end_s: float | None = None
-        """When the first certificate ends, in seconds since 1970, by the last look; None if there is none."""
+        """When the first certificate ends, in seconds since 1970, by the last look, or None without certificates."""
 
     def lines(self, now_s: float, broker: bytes | None) -> Iterator[str]:
         """Yield what is to be said now.  now_s: of any clock.  broker: the broker's certificate in DER form."""

@@ -22,6 +22,6 @@ class SourceData:
     class_names: tuple[str, ...] = ()
     """The names of the classes in their order; empty: the source has none."""
     users: NDArray[Any] | None = None
-    """User who recorded each training sample, (n,); None: the source does not tell."""
+    """User who recorded each training sample, (n,), or None if unknown."""
     remark: str = ""
     """A line on how the samples were taken; empty: there is nothing to say."""

@@ -26,7 +26,7 @@ TEST_SPLITS = ("test", "validation", "valid")
 
 
 class Columns(NamedTuple):
-    """What the user said of the columns; None: it is found."""
+    """The columns that the user named; None lets the reader find them."""
 
     label: str | None = None
     user: str | None = None
