@@ -31,7 +31,7 @@ class BufferTable(Protocol):
 
     @property
     def control_rounds(self) -> int:
-        """After so many rounds other devices train alone."""
+        """The number of rounds after which other devices train alone."""
 
     @property
     def buffer(self) -> int | None:

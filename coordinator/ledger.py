@@ -281,7 +281,7 @@ class Ledger:
         self._write(statements)
 
     def versions(self, version: int) -> dict[str, bytes]:
-        """The weights of a version by role, as `keep_version` stored them; empty if there are none."""
+        """The weights of a version by role, as `keep_version` stored them, or empty."""
         rows = self._whole("SELECT * FROM meta WHERE name LIKE ?", f"version {version} %")
         return {name.split()[2]: bytes(kept) for name, kept in rows}
 

@@ -25,7 +25,7 @@ def labels_told(method: Method[Any]) -> str | None:
 def check_classes(
     method: Method[Any], hello: Hello, knowledge: Mapping[str, Payload], slots: Mapping[str, Slot]
 ) -> None:
-    """Raise RemoteProtocolError (W16) for rows of a class of which the device's Hello declared no samples.
+    """Raise RemoteProtocolError (W16) for rows of a class without samples in the device's Hello.
 
     This applies where only the holders of a class share it.  A device whose owner withholds the counts is believed.
     """

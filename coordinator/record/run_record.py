@@ -212,7 +212,7 @@ class RunRecord:
     waiting: Waiting = field(default_factory=Waiting)
     """Starts empty after a restart, unless `remember` restores it."""
     unsaved: set[int] = field(default_factory=set, repr=False, compare=False)
-    """The rounds, by number, of which something was noted that `saved` does not know of yet."""
+    """The numbers of the rounds with figures that are not saved yet."""
     _skips_rolled: int = 0
     """How many of `skips` are in `periods`."""
     _closed: dict[str, Any] = field(default_factory=dict)

@@ -61,7 +61,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def duration_unit(most_s: float) -> tuple[str, float]:
-    """The largest unit of which `most_s` has at least two, and its seconds."""
+    """The largest unit that fits at least twice into `most_s`, and its seconds."""
     larger = (("d", 86_400.0), ("h", 3600.0), ("min", 60.0))
     return next(((unit, unit_s) for unit, unit_s in larger if most_s >= 2 * unit_s), ("s", 1.0))
 

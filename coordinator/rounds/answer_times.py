@@ -18,7 +18,7 @@ from edge_sdk.reductions.append_only import AppendOnlyMap
 _SLACK = 1.5
 """A device counts as silent once it takes this many times longer than before; the inverse bounds faster answers."""
 _LOSSY_ROUNDS = 10
-"""For this many rounds after a loss, devices that may still compute are invited again, too."""
+"""For this many rounds after a loss, devices that may still compute are also invited again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

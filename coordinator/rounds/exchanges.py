@@ -179,7 +179,7 @@ def open_buffer(state: RoundState, now_s: float) -> RoundTransition:
 
 
 def go_on(state: RoundState, now_s: float) -> RoundTransition:
-    """Send the newest version to idle devices; close a buffer that is full, or for which nobody else computes.
+    """Send the newest version to idle devices; close a buffer that is full, or for which no other device computes.
 
     While the rounds rest, nobody gets work, and only a full buffer closes.
     """
@@ -237,7 +237,7 @@ def invitation(state: RoundState, devices: frozenset[str] | set[str], now_s: flo
 
 
 def close_if_complete(state: RoundState) -> RoundTransition:
-    """Close the exchange if enough uploads are here and nobody else is waited for."""
+    """Close the exchange if it has enough uploads and waits for no other device."""
     if len(state.folded) < state.needed:
         return state, ()
     enough = state.wanted is not None and len(state.folded) >= state.wanted
@@ -281,7 +281,7 @@ def _too_few(state: RoundState) -> str:
 
 
 def too_withheld(state: RoundState, last: Withheld) -> str:
-    """Why a run fails of which too many devices withheld their upload."""
+    """Why a run fails if too many devices withheld their upload."""
     return (
         f"round {state.place.round}, exchange {state.place.exchange}: the quorum of {state.policy.quorum} cannot be "
         f"reached: {', '.join(sorted(state.withheld))} withheld what they learned (W17 says why), "
@@ -290,7 +290,7 @@ def too_withheld(state: RoundState, last: Withheld) -> str:
 
 
 def too_silent(state: RoundState) -> str:
-    """Why a run fails of which too few devices answered."""
+    """Why a run fails if too few devices answered."""
     policy, place = state.policy, state.place
     came, waited = _counted(len(state.folded), "upload"), _counted(policy.patience + 1, "deadline")
     left = f"; refused or left: {', '.join(sorted(state.gone))}" if state.gone else ""

@@ -33,7 +33,7 @@ class OpenHours:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPace:
-    """The conditions under which a round opens; by default there are none."""
+    """The conditions under which a round opens; none by default."""
 
     every_s: float = 0.0
     """Least seconds between the openings of two rounds."""

@@ -359,7 +359,7 @@ def receive_resting(state: RoundState, event: Received) -> RoundTransition:
 
 
 def withhold_resting(state: RoundState, event: Withheld) -> RoundTransition:
-    """Release a device that worked for a buffer; an exchange that is closed waits for nobody."""
+    """Release a device that worked for a buffer; a closed exchange does not wait for it."""
     return withhold(state, event) if buffered.applies(state) else receive_closed(state, event)
 
 

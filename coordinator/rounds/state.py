@@ -70,7 +70,7 @@ class RoundPolicy:
     control: float = 0.0
     """The share of the devices that train alone, so that the others can be compared with them; 0: none."""
     control_rounds: int = 50
-    """After so many rounds other devices train alone."""
+    """The number of rounds after which other devices train alone."""
     paced: bool = False
     """Whether the caller decides when a round opens (`Rest`)."""
     forever: bool = False

@@ -88,7 +88,7 @@ class MembershipHandler:
         """The run's id, read once: each Welcome has it."""
         self._strangers, self._disk_faults = LineBudget(), LineBudget(first=1)
         self._few_told = set[str]()
-        """The devices of which a line said that they wait for new samples."""
+        """The devices whose wait for new samples was logged."""
 
     def take(self, envelope: Envelope, frame: bytes, came_bytes: int, now_s: float) -> rounds.RoundEvent | None:
         """Handle a decoded message other than an upload; returns the event for the rounds, or None.

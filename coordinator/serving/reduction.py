@@ -36,7 +36,7 @@ class Reduction:
         self.method = method
         self._spec, self._ledger, self._limits, self._chain = spec, ledger, limits, chain
         self.caching = method.caching
-        """How the method keeps slots, or None if it has none."""
+        """How the method keeps slots, or None without slots."""
         self.state: Any = _state_of(method, "begin", method.begin(spec))
         self._aggregate: Any = method.zero()
         self._left_out: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class Reduction:
         return measured
 
     def slots_after(self, round_: int) -> Slots | None:
-        """How the end of a round changes the slots, or None if the method has none."""
+        """How the end of a round changes the slots, or None without slots."""
         if not self.caching:
             return None
         there = self._ledger.contributors(ExchangeId(round_, 0)) if round_ >= self.caching.first_round else ()

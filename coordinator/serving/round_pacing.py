@@ -20,7 +20,7 @@ LONGEST_REST_S = 600.0
 KEPT_ROUNDS = 1000
 """Rounds without an end that are kept one by one; a tenth more before they are cut."""
 REASONS_SAID = 3
-"""Of so many devices that decline, a skipped round says why."""
+"""The number of declining devices for which a skipped round gives the reason."""
 SAID_AGAIN_S = 86_400.0
 """Seconds after which a round that is still skipped is said again: who can mend it may read the newest lines only."""
 LONGEST_WAIT_S = 3600.0

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class CountedLedger(ABC):
-    """A ledger whose calls are numbered from 0 within each event; reading an attribute is a call, too."""
+    """A ledger whose calls are numbered from 0 within each event; reading an attribute counts as a call."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -1,4 +1,4 @@
-"""Which Refusal a device obeys: without signatures anybody may have sent a Hello in this device's name."""
+"""Which Refusal a device obeys: without signatures, anyone can send a Hello in this device's name."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class Served(Protocol):
         """Return the weights and buffers, without optimiser moments."""
 
     def load_state(self, state: bytes) -> None:
-        """Restore exactly what state_bytes gave, before anybody asks.  Raises StoreError if it does not fit."""
+        """Restore exactly what state_bytes gave, before any other call.  Raises StoreError if it does not fit."""
 
 
 def serving_copy(model: Model | Served) -> Served:

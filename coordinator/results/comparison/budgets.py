@@ -67,7 +67,7 @@ def read_budget(text: str) -> Budget:
 
 
 def accuracy_at(trial: Trial, budget: Budget, model: MeasuredModel = "personal") -> float | None:
-    """The accuracy that was measured last before the budget was spent; None where none was, or nobody metered it.
+    """The last accuracy measured within the budget, or None without one, or if what is spent is unmeasured.
 
     A run that ended with less counts with its last accuracy.
     """

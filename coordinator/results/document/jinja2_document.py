@@ -72,7 +72,7 @@ _ABOUT = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
 def inline_pictures(drawings: Drawings, prefix: str) -> tuple[dict[str, str], str]:
-    """SVG elements by the words that name the pictures, and why there are none, if there are none.
+    """SVG elements by the words that name the pictures, and why they are missing, if they are.
 
     prefix: stands before every id, so that those of several pictures of a document differ.
     """

@@ -79,7 +79,7 @@ class DocumentSection:
     pictures: Mapping[str, str] = field(default_factory=dict)
     """SVG by the words that name the picture."""
     no_pictures: str = ""
-    """Why there are none."""
+    """Why they are missing."""
 
 
 def run_section(result: Result, name: str, toml: str, anchor: str) -> DocumentSection:

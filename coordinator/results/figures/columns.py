@@ -38,7 +38,7 @@ class FigureColumn:
     """A narrow terminal leaves out columns, 1 first, and never those with 0."""
     where: ColumnPlace = "table"
     blank: bool = False
-    """Leaves the cell empty where the value is 0: nobody measured it."""
+    """Leaves the cell empty where the value is 0, which means unmeasured."""
 
 
 def text_column(heading: str, place: int, say: Callable[[Any], str] = printable, *, optional: int = 0) -> FigureColumn:
@@ -47,7 +47,7 @@ def text_column(heading: str, place: int, say: Callable[[Any], str] = printable,
 
 
 def measure(heading: str, place: int, where: ColumnPlace = "table") -> FigureColumn:
-    """A column of numbers that nobody may have measured."""
+    """A column of numbers that may be unmeasured."""
     return FigureColumn(heading, place, where=where, blank=True)
 
 

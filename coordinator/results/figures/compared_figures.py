@@ -15,7 +15,7 @@ from coordinator.results.figures.columns import Declared, FigureColumn, whole
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure(Declared[Mapping[str, Any]]):
-    """A value in the summary of a run, of which a comparison shows the mean over seeds."""
+    """A value in a run's summary; a comparison shows its mean over seeds."""
 
     place: str
     """The keys that lead to it in summary.json, with points between them."""

@@ -22,7 +22,7 @@ class Insight:
     """
 
     predictions: Floats | None = None  # (k, k)
-    """Row c: the mean prediction of the learning devices for public samples of class c; zeros if there are none."""
+    """Row c: the mean prediction of the learning devices for public samples of class c; zeros without such samples."""
     prototype_classes: Ints | None = None  # (m,)
     prototypes: Floats | None = None  # (m, d)
     points: Floats | None = None  # (n, 2)

@@ -61,12 +61,12 @@ class DeviceResult:
     waited_s: float = 0.0
     """Seconds for which exchanges stayed open because of this device (coordinator/record/open_exchange.py)."""
     busy_s: float = 0.0
-    """Seconds of computing: in a simulation by its board, over a broker as it measured them; 0: nobody metered."""
+    """Seconds of computing: in a simulation by its board, over a broker as it measured them; 0 if unmeasured."""
     energy_j: float = 0.0
     """Joules that it drew: in a simulation from the start to the end of the run by its board's profile, over a broker
     while it trained, as it reported them; 0 if it is not metered."""
     joules_source: str = ""
-    """Where the joules are from: `measured`, or its board's `profile`; empty if there are none."""
+    """Where the joules are from: `measured`, or its board's `profile`; empty without joules."""
     flops: int = 0
     """Floating-point operations, evaluations included; 0 if it is not metered."""
     steps: int = 0

@@ -31,7 +31,7 @@ class RoundFigure(Declared[RoundResult]):
     later: bool = field(default=False, kw_only=True)
     """Older run directories do not have it."""
     metered: bool = field(default=False, kw_only=True)
-    """Its cell is empty, and no writer has it, where nobody metered it."""
+    """If it was not measured, its cell is empty and writers leave it out."""
     writer: str = field(default="", kw_only=True)
     """Its name for TensorBoard, Prometheus and the like."""
     counter: bool = field(default=False, kw_only=True)

@@ -119,7 +119,7 @@ def _newest(result: Result, name: str) -> dict[str, float]:
 
 
 def _work(result: Result) -> dict[str, float]:
-    """The total over all devices and its average by round; empty where nobody metered it."""
+    """The total over all devices and its average by round; empty if unmeasured."""
     found = {}
     for key, (total, in_rounds) in result.work().items():
         found[f"device_{key}_total"] = total

@@ -157,7 +157,7 @@ def round_row(
 
 
 def _page_value(figure: RoundFigure, entry: RoundResult) -> Any:
-    """A declared figure of a round, or None if nobody metered it."""
+    """A declared figure of a round, or None if unmeasured."""
     value = figure.of(entry)
     return dict(value) if isinstance(value, Mapping) else (value or None) if figure.metered else value
 

@@ -99,7 +99,7 @@ class SpentPoint(NamedTuple):
     """Bytes sent and received by a device, on average."""
     time_s: float
     device_j: float | None
-    """Joules of all devices together; None where nobody metered them."""
+    """Joules of all devices together, or None if unmeasured."""
     mean: float
 
 
@@ -109,7 +109,7 @@ class CostPoint(NamedTuple):
     method: str
     bytes_per_device: float
     device_flops: float | None
-    """FLOPs of all devices together; None where nobody metered them."""
+    """FLOPs of all devices together, or None if unmeasured."""
     mean: float
 
 

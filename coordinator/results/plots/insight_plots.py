@@ -195,7 +195,7 @@ def in_groups(data: str, classes: Ints, own_names: Sequence[str] = ()) -> tuple[
 
 
 def _groups(insights: Sequence[MethodInsight]) -> list[str]:
-    """The numbers of all classes and devices of which points are drawn."""
+    """The numbers of all classes and devices with points in the picture."""
     parts = [each.insight.part(name) for each in insights for name in ("point_classes", "point_devices")]
     return [str(group) for group in np.unique(np.concatenate(parts))]
 

@@ -101,7 +101,7 @@ def comparison_drawings(comparison: Comparison) -> Drawings:
 
 
 def _with_alone(only: Comparison) -> Comparison:
-    """The comparison of a run with a line for its devices alone, where they trained alone, too."""
+    """The comparison of a run, with a line for its devices alone if they also trained alone."""
     (trial,) = only.lines[0].trials
     if not trial.result.standalone_history:
         return only

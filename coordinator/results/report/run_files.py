@@ -120,7 +120,7 @@ def insight_bytes(insight: Insight) -> bytes:
 
 
 def read_insight(folder: Path) -> Insight | None:
-    """The insight in a run directory; None where it has none.  Raises UsageError where the file does not read."""
+    """The insight in a run directory, or None without one.  Raises UsageError if the file does not read."""
     path = folder / INSIGHT
     if not path.exists():
         return None
@@ -201,7 +201,7 @@ def _read_instruments(folder: Path) -> dict[int, dict[str, dict[str, float]]]:
 
 
 def _read_missed(folder: Path) -> tuple[Missed, ...]:
-    """Who missed which exchange; nobody in a run from before this was noted."""
+    """The missed exchanges; empty in a run that is older than this file."""
     path = folder / "missed.csv"
 
     def entry(row: Mapping[str, str]) -> Missed:

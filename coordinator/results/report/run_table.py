@@ -80,7 +80,7 @@ def _percentiles(result: Result) -> list[str]:
 
 
 def _is_compared(result: Result) -> bool:
-    """Whether models are compared with those that devices joined with: nobody was trained alone to compare with."""
+    """Whether models are compared with those that devices joined with, because no device trained alone."""
     compared = any(device.learns and device.since_joining is not None for device in result.devices)
     return compared and all(device.standalone_accuracy is None for device in result.devices)
 

@@ -220,7 +220,7 @@ class Workbench:
             self.proxy.give(public)
 
     def labelled_public(self) -> tuple[Floats, Ints] | None:
-        """Return the public samples with a label (m, c, h, w) and their labels (m,), or None if there are none."""
+        """Return the public samples with a label (m, c, h, w) and their labels (m,), or None without any."""
         if self.public is None or self._public is None or self.public.labels is None:
             return None
         known = self.public.labels >= 0

@@ -114,7 +114,7 @@ def let_take(net: nn.Module, kind: SampleKind | None) -> None:
 
 
 def as_taken(x: Tensor, axes: int, *, ids: bool) -> Tensor:
-    """Return samples (b, c, h, w) with so many axes each: (b, t, d), (b, d), or as ids (b, t) in int64."""
+    """Return samples (b, c, h, w) with `axes` axes each: (b, t, d), (b, d), or as ids (b, t) in int64."""
     flat = x.flatten(1, 4 - axes) if x.dim() == 4 else x  # from elsewhere they may be so already
     return flat.long() if ids else flat
 

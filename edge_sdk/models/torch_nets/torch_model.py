@@ -594,7 +594,7 @@ def _check_finite(net: nn.Module, name: str) -> None:
 
 
 def _has_numbers(tensor: Tensor) -> bool:
-    """Whether a tensor has floating-point numbers to check: one without data has none."""
+    """Whether a tensor has floating-point numbers to check, and data at all."""
     if tensor.is_meta or tensor.layout != torch.strided:
         return False
     return tensor.dtype in _FLOATING and tensor.numel() > 0

@@ -73,7 +73,7 @@ class Steps(NamedTuple):
         return Pass(logits, features, labels, self.head, self.parameters)
 
     def slopes(self, loss: Tensor, *, once: bool = True) -> list[Tensor | None]:
-        """Return the gradient of each parameter, as `gradients` does; once: nobody asks the same pass again."""
+        """Return the gradient of each parameter, as `gradients` does; once: the same pass is not requested again."""
         wanted = [p for p, trains in zip(self.parameters, self.trained, strict=True) if trains]
         differs = wanted and loss.requires_grad
         slopes = torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=not once) if differs else ()
