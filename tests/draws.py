@@ -26,11 +26,6 @@ def step_seed(*, seed: int, number: int, round_: int, exchange: int, step: int) 
     return int(np.random.default_rng([seed, round_, exchange, number, step]).integers(2**31))
 
 
-def model_seed(*, seed: int, number: int) -> int:
-    """The seed of a simulated device's first weights, where devices start apart."""
-    return int(np.random.default_rng([seed, 4, number]).integers(2**31))
-
-
 def public_batch(*, seed: int, round_: int, exchange: int, size: int, count: int) -> np.ndarray:
     """Indices of the public samples of an exchange, without repetition: (size,), `size` at most `count`."""
     blocks = (hashlib.sha256(f"public/{seed}/{round_}/{exchange}/{n}".encode()).digest() for n in range(size))

@@ -193,6 +193,7 @@ def test_a_simulation_that_could_not_write_its_settings_makes_no_folder(
     assert not Path("runs").exists()
 
 
+@pytest.mark.usefixtures("figures")
 @pytest.mark.parametrize("given", [True, False])
 def test_a_simulation_says_that_it_does_not_read_a_public_set(
     lab: Path, given: bool, capsys: pytest.CaptureFixture[str]

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
 import pytest
 
 from edge_sim.engines.memory import rare_collection
+
+FREEZE_COUNT = gc.get_freeze_count
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a process of its own: conftest.py freezes what all tests share."""
+    monkeypatch.setattr(gc, "get_freeze_count", FREEZE_COUNT)
+    gc.unfreeze()
+    yield
+    gc.freeze()
 
 
 def test_it_is_as_before_afterwards() -> None:
@@ -28,12 +40,9 @@ def test_also_after_an_error() -> None:
 
 def test_what_its_owner_froze_stays_frozen() -> None:
     gc.freeze()
-    try:
-        with rare_collection():
-            pass
-        assert gc.get_freeze_count() > 0
-    finally:
-        gc.unfreeze()
+    with rare_collection():
+        pass
+    assert gc.get_freeze_count() > 0
 
 
 def test_circles_are_found_even_so() -> None:

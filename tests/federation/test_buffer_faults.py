@@ -89,7 +89,7 @@ def test_an_interrupted_simulation_is_resumed_and_counts_each_upload_once(
         with pytest.raises(KeyboardInterrupt):
             runner.run(tables, out=tmp_path / "run")
     watch = RunObserver()
-    watch.noted = noted.append  # type: ignore[method-assign]
+    watch.noted = noted.append  # type: ignore[method-assign]  # to listen
     assert runner.run(tables, out=tmp_path / "run", resume=True, observer=lambda _part: watch).completed
     counted = Counter((device, up.round) for ups in buffers.values() for device, up in ups.items())
     assert set(counted.values()) == {1}

@@ -99,7 +99,7 @@ def test_a_version_that_the_canary_holds_back_reaches_nobody(pictures: Path, mon
     monkeypatch.setattr(Canary, "fault", fault)
     run.server._commands._aggregation._canary = canary  # a simulation has no [guard]
     seen = []
-    run.server.observer.round_done = lambda *_: seen.append(run.coordinator_bytes)  # type: ignore[method-assign]
+    run.server.observer.round_done = lambda *_: seen.append(run.coordinator_bytes)  # type: ignore[method-assign]  # to listen
     run.finished()
     assert run.result.completed, run.result.reason
     assert [number for number, entry in enumerate(run.result.history) if not entry.contributors] == [9]

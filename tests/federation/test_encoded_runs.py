@@ -170,7 +170,7 @@ def speak_only_f32(run: fleets.Run, *devices: str) -> None:
             frame = codec.encode(replace(said.message, encodings=()), said.stamp)
         publish(sender, topic, frame, retain=retain)
 
-    run.hub.publish = older  # type: ignore[method-assign]
+    run.hub.publish = older  # type: ignore[method-assign]  # devices of an earlier version
 
 
 def test_a_device_that_speaks_only_f32_is_refused_at_join(pictures: Path) -> None:

@@ -175,12 +175,9 @@ def test_an_empty_round_is_no_guess(name: str) -> None:
 
 
 @EVERY
-def test_the_same_seed_twice_and_another(pictures: Path, clean: Callable[[str], fleets.Run], name: str) -> None:
-    again = fleets.Run(made(pictures, name)).finished()
-    assert again.coordinator_bytes == clean(name).coordinator_bytes
-    assert again.model_bytes == clean(name).model_bytes
-    assert again.result.metrics == clean(name).result.metrics
-    assert fleets.Run(made(pictures, name, seed=8)).finished().model_bytes != again.model_bytes
+def test_another_seed_gives_another_run(pictures: Path, clean: Callable[[str], fleets.Run], name: str) -> None:
+    """That the same seed gives the same bits is in the two tests below."""
+    assert fleets.Run(made(pictures, name, seed=8)).finished().model_bytes != clean(name).model_bytes
 
 
 @EVERY
