@@ -141,7 +141,7 @@ class RolloutDesk:
         if self._method.shares_weights:
             return (
                 f"{self._method.name} combines the weights of all devices, and a stage would mix with the others. "
-                f"All change at once: ship {file.name} with the app (Agent(model=...)), stop this coordinator and start "
+                f"All change at once: ship {file.name} with the app (Agent(model=...)), stop the coordinator and start "
                 "it with another --out; devices join the new run, and the file is where they start"
             )
         if not 0 < control.share <= 1:
