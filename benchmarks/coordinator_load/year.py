@@ -31,6 +31,7 @@ from coordinator.lab.desk import EnrolmentDesk
 from coordinator.ledger import Ledger
 from coordinator.record.observer import RunObserver
 from coordinator.record.periods import Period
+from coordinator.record.remarks import FRAME_FAULTS
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import human_bytes
 from coordinator.results.figures.outcome import versions
@@ -268,7 +269,7 @@ def _page(record: RunRecord, plan: Plan, diary: Diary, ledger_bytes: int, took_s
         refused.update(words)
     _, bad, mended, _ = plan.starts
     unpowered = "the first of each month" if plan.days == YEAR else "each tenth day"
-    kinds = f" ({', '.join(f'{count} {word}' for word, count in refused.most_common())})" if refused else ""
+    kinds = ", ".join(f"{count} {FRAME_FAULTS.get(word, word)}" for word, count in refused.most_common())
     heads = ["month", "rounds", "skipped", "held back", "answers a round", "bytes", "MJ", "accuracy"]
     counts = f"{diary.count('is skipped for now')} lines about skipped rounds, {diary.count('held back everywhere')}"
     boards = f"{plan.boards} simulated boards"
@@ -298,7 +299,8 @@ def _page(record: RunRecord, plan: Plan, diary: Diary, ledger_bytes: int, took_s
         *_said(diary),
         "```",
         "",
-        f"In all {counts} about held-back rounds; {refused.total()} frames refused{kinds}.",
+        f"In all {counts} about held-back rounds.",
+        f"Messages that did not count: {kinds or 'none'}.",
         f"At the end: {found.text if found else 'no uplift'}.",
         f"Ledger {human_bytes(ledger_bytes)}; record {human_bytes(len(str(record.to_json())))}; at most {peak:.0f} MiB",
         f"of memory with all boards; {took_s:.0f} s of computing.",
