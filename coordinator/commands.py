@@ -158,6 +158,9 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
         "--host", action="append", metavar="NAME", help="of the broker, if others than before; may be repeated"
     )
     renew.set_defaults(action="renew")
+    rotate = actions.add_parser("rotate", help="give the stopped coordinator a new signing key; devices follow")
+    rotate.add_argument("lab", type=Path, metavar="DIR")
+    rotate.set_defaults(action="rotate")
     restored = actions.add_parser("restored", help="continue after restoring the lab's folder from a backup")
     restored.add_argument("lab", type=Path, metavar="DIR")
     restored.set_defaults(action="restored")

@@ -1,11 +1,12 @@
 """Lives through a year of a service in virtual time, and writes docs/results/year.md.
 
     python -m benchmarks.coordinator_load.year [--boards 100] [--days 365]
+    python -m benchmarks.coordinator_load.year --boards 20 --days 30       # a month, printed, in 12 s of computing
 
 The boards of a secure lab, whose frames are signed, train each night.  The service has three generations: the
 second one learns so fast that it forgets classes, and the guard of the coordinator holds its rounds back; the third one
 is the operator's answer.  Boards lose power, some are slow or on at night only; the coordinator loses its power on the
-first day of each month; the lab's certificates are renewed once.  20 boards take about 1.5 s of computing a day.
+first day of each month; the lab's certificates are renewed once.  20 boards take about .4 s of computing a day.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from functools import partial
 from itertools import pairwise
@@ -29,6 +31,7 @@ from coordinator.lab.desk import EnrolmentDesk
 from coordinator.ledger import Ledger
 from coordinator.record.observer import RunObserver
 from coordinator.record.periods import Period
+from coordinator.record.remarks import FRAME_FAULTS
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import human_bytes
 from coordinator.results.figures.outcome import versions
@@ -54,19 +57,49 @@ from edge_sim.fleet.fleet import build_fleet
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "year.md"
 DAY_S = 86_400.0
-FIRST, BAD, MENDED, RENEWED = date(2026, 1, 1), date(2026, 6, 1), date(2026, 6, 8), date(2026, 9, 1)
-GENERATIONS: Mapping[date, Mapping[str, Any]] = {
-    FIRST: {"learning_rate": 0.02},
-    BAD: {"learning_rate": 5.0, "local_steps": 50},
-    MENDED: {"learning_rate": 0.01},
-}
-"""What a device trains with, from a day on."""
+FIRST, YEAR = date(2026, 1, 1), 365
+SETTINGS: Sequence[Mapping[str, Any]] = (
+    {"learning_rate": 0.02},
+    {"learning_rate": 1000.0, "local_steps": 1, "batch_size": 1},
+    {"learning_rate": 0.01},
+)
+"""What a device trains with, by generation: the second one is bad, and the third one mends it."""
 FLEET = (
     (0.2, {"dropout": 0.01, "dropout_s": 3600}),
     (0.6, {"available": "00:00-06:00", "power_cuts_per_day": 0.2}),
     (0.2, {"available": "00:00-06:00", "slow_share": 0.3, "slow_factor": 5.0}),
 )
 """Shares of the boards, and their conditions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What happens when; in a shorter time than a year all of it, too."""
+
+    days: int = YEAR
+    boards: int = 100
+
+    def day(self, of_a_year: int) -> date:
+        """Return the day that is as far into this time as that one into a year."""
+        return FIRST + timedelta(days=round(self.days * of_a_year / YEAR))
+
+    @property
+    def starts(self) -> tuple[date, ...]:
+        """The first days of the generations, and the day after the last one of all."""
+        bad = self.day(151)
+        return FIRST, bad, max(self.day(158), bad + timedelta(days=2)), self.day(YEAR)
+
+    @property
+    def renewed(self) -> date:
+        """The day on which the lab's certificates are renewed."""
+        return self.day(243)
+
+    @property
+    def unpowered(self) -> tuple[date, ...]:
+        """Days on which the coordinator has no power for an hour: the first of each month, or each tenth day."""
+        if self.days >= YEAR:
+            return tuple(date(FIRST.year, month, 1) for month in range(2, 13))
+        return tuple(FIRST + timedelta(days=day) for day in range(10, self.days, 10))
 
 
 class Stopped(Exception):
@@ -88,53 +121,67 @@ class Diary(RunObserver):
         return sum(words in line for _, line in self.said)
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Live through the year, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--days", type=int, default=365, help="fewer for a look; then the page is only printed")
-    parser.add_argument("--boards", type=int, default=100)
-    args = parser.parse_args()
-    days, boards = args.days, args.boards
+    parser.add_argument("--days", type=int, default=YEAR, help="fewer for a look; then the page is only printed")
+    parser.add_argument("--boards", type=int, default=100, help="at least 10")
+    args = parser.parse_args(given)
+    plan = Plan(args.days, args.boards)
+    if plan.boards < 10 or not 10 <= plan.days <= YEAR:
+        parser.error("give 10 boards or more, and 10 to 365 days")
     begun_s, diary = time.process_time(), Diary()
     with tempfile.TemporaryDirectory() as folder:
-        record = lived(Path(folder), boards, FIRST + timedelta(days=days), diary)
+        record = lived(Path(folder), plan, diary)
         kept = (Path(folder) / "ledger.db").stat().st_size
-    page = _page(record, boards, diary, kept, time.process_time() - begun_s)
-    if days < 365:
+    page = _page(record, plan, diary, kept, time.process_time() - begun_s)
+    if plan.days < YEAR:
         print(page)
     else:
         PAGE.write_text(page, encoding="utf-8")
 
 
-def lived(folder: Path, boards: int, until: date, diary: Diary) -> RunRecord:
+def lived(folder: Path, plan: Plan, diary: Diary) -> RunRecord:
     """Live through the generations, each with the ledger, the devices and the lab of the one before."""
     lab = folder / "lab"
     owner.make_lab(lab, ["localhost"], 8883, "127.0.0.1")
-    names = [f"device-{number:02}" for number in range(boards)]
+    names = [f"device-{number:02}" for number in range(plan.boards)]
     _enrol(lab, names)
     stores = {name: MemoryStore() for name in names}
-    starts = [start for start in GENERATIONS if start < until]
-    for start, end in pairwise([*starts, until]):
-        run = _generation(folder, start, until, diary, stores)
-        diary.begins, clock = start, run.clock
+    hardware = dict[str, Any]()
+    *_, mended, until = plan.starts
+    for settings, (start, end) in zip(SETTINGS, pairwise(plan.starts), strict=True):
+        if start == mended:
+            owner.rotate_signing_key(lab)
+        diary.begins, diary.now_s = start, lambda: 0.0
+        run = _generation(folder, start, plan, diary, stores, settings=settings, hardware=hardware)
+        clock = run.clock
         diary.now_s = lambda clock=clock: clock.now_s  # type: ignore[misc]  # this generation's
-        if start <= RENEWED < end:
-            clock.at((RENEWED - start).days * DAY_S + DAY_S / 2, partial(_renew, lab, diary))
+        if start <= plan.renewed < end:
+            clock.at((plan.renewed - start).days * DAY_S + DAY_S / 2, partial(_renew, lab, diary))
         if end < until:
             clock.at((end - start).days * DAY_S - DAY_S / 2, _stop)
         with suppress(Stopped):
             run.run()
+        hardware = run.to_json()["hardware"]
         run.server.ledger.copy_to(folder / "ledger.db")
         run.close()
     return run.server.record
 
 
 def _generation(
-    folder: Path, start: date, until: date, diary: Diary, stores: Mapping[str, MemoryStore]
+    folder: Path,
+    start: date,
+    plan: Plan,
+    diary: Diary,
+    stores: Mapping[str, MemoryStore],
+    *,
+    settings: Mapping[str, Any],
+    hardware: Mapping[str, Any],
 ) -> VirtualFleet:
     """Return the fleet with the settings of a generation, which takes up the ledger of the one before."""
-    months = [date(start.year, month, 1) for month in range(start.month + 1, 13)]
-    lost_s = [(month - start).days * DAY_S for month in months if month < until]
+    until = plan.starts[-1]
+    lost_s = [(day - start).days * DAY_S for day in plan.unpowered if start < day < until]
     tables = {
         "federation": {
             "name": "year",
@@ -142,7 +189,7 @@ def _generation(
             "rounds": "forever",
             "devices": len(stores),
             "every": "20h",
-            "window": "01:00-05:00",
+            "window": "02:00-06:00",
             "time_zone": "Europe/Berlin",
             "participants": 0.4,
             "over_selection": True,
@@ -151,7 +198,7 @@ def _generation(
             "control_rounds": 60,
             "deadline_s": 600.0,
         },
-        "train": {"local_steps": 5, "batch_size": 8, "evaluate_every": 7, "instrument_every": 0, **GENERATIONS[start]},
+        "train": {"local_steps": 5, "batch_size": 8, "evaluate_every": 7, "instrument_every": 0, **settings},
         "partition": {"kind": "dirichlet", "alpha": 5.0},
         "fleet": [
             {"count": round(share * len(stores)), "model": "softmax", "board": "rpi4", **row} for share, row in FLEET
@@ -173,6 +220,7 @@ def _generation(
         ledger=Ledger(None, before) if before.exists() else Ledger(None),
         observer=diary,
         stores=stores,
+        state={"now_s": 0.0, "begun_s": None, "hardware": hardware},
         secured=folder,
         new_server=partial(Server, canary=canary),
     )
@@ -213,19 +261,35 @@ def _enrol(lab: Path, names: Sequence[str]) -> None:
             key_files.write_whole(lab.parent / claim.device / name, content, key_files.PRIVATE)
 
 
-def _page(record: RunRecord, boards: int, diary: Diary, ledger_bytes: int, took_s: float) -> str:
+def _page(record: RunRecord, plan: Plan, diary: Diary, ledger_bytes: int, took_s: float) -> str:
     software = ", ".join(f"{package} {version}" for package, version in versions().items())
     found, peak = uplift(record.control), process_status(os.getpid()).peak_mib
-    refused = sum(sum(words.values()) for words in record.refused_frames.values())
-    heads = ["month", "rounds", "skipped", "held back", "answers a round", "bytes", "kJ", "accuracy"]
+    refused = Counter[str]()
+    for words in record.refused_frames.values():
+        refused.update(words)
+    _, bad, mended, _ = plan.starts
+    unpowered = "the first of each month" if plan.days == YEAR else "each tenth day"
+    kinds = ", ".join(f"{count} {FRAME_FAULTS.get(word, word)}" for word, count in refused.most_common())
+    heads = ["month", "rounds", "skipped", "held back", "answers a round", "bytes", "MJ", "accuracy"]
     counts = f"{diary.count('is skipped for now')} lines about skipped rounds, {diary.count('held back everywhere')}"
+    boards = f"{plan.boards} simulated boards"
     lines = [
-        "# A year of a service",
+        "# A year of a service" if plan.days == YEAR else f"# {plan.days} days of a service",
         "",
         "Written by `python -m benchmarks.coordinator_load.year`; nothing here is typed by hand.",
-        f"{boards} simulated boards of a secure lab on digits, `fedavg`, one round a night with four tenths of them, a",
+        f"{boards} of a secure lab on digits, `fedavg`, one round a night with four tenths of them, a",
         "control group of a tenth, and a canary of the test samples. Virtual time; coordinator, ledger, devices and",
-        "signed frames are those of a deployment. Accuracy: the newest mean over devices, on all classes.",
+        "signed frames are those of a deployment. A fifth of the boards lose power in one computation of a hundred,",
+        "three fifths are on from 0:00 to 6:00 only and lose power each fifth day, a fifth are slow in three rounds of",
+        f"ten. The coordinator is without power for an hour on {unpowered}.",
+        "",
+        f"On {bad} an operator rolls out settings under which the model forgets classes, on {mended} settings that",
+        "mend it, and gives the coordinator a new signing key (`edge-sdk lab rotate`); the certificates are renewed",
+        f"(`edge-sdk lab renew`) on {plan.renewed}.",
+        "",
+        "Accuracy: the newest mean over devices, on all classes. MJ: of all boards while they are on, computing or",
+        "not. No answer of a round held back counts. In the first weeks classes still swing, and the canary holds",
+        "back rounds that lose one, as it does when a model is bad: it cannot tell the two apart.",
         "",
         *("| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *_months(record, diary))),
         "",
@@ -235,7 +299,8 @@ def _page(record: RunRecord, boards: int, diary: Diary, ledger_bytes: int, took_
         *_said(diary),
         "```",
         "",
-        f"In all {counts} about held-back rounds; {refused} frames refused.",
+        f"In all {counts} about held-back rounds.",
+        f"Messages that did not count: {kinds or 'none'}.",
         f"At the end: {found.text if found else 'no uplift'}.",
         f"Ledger {human_bytes(ledger_bytes)}; record {human_bytes(len(str(record.to_json())))}; at most {peak:.0f} MiB",
         f"of memory with all boards; {took_s:.0f} s of computing.",
@@ -263,7 +328,7 @@ def _months(record: RunRecord, diary: Diary) -> list[list[str]]:
                 f"{held[year, month]}",
                 f"{sum(each.contributors for each in days) / rounds:.1f}",
                 human_bytes(sum(each.bytes_up + each.bytes_down for each in days)),
-                f"{sum(each.device_j for each in days) / 1000:.1f}",
+                f"{sum(each.device_j for each in days) / 1e6:.1f}",
                 "-" if accuracy is None else f"{accuracy:.1%}",
             ]
         )

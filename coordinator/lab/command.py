@@ -1,4 +1,4 @@
-"""The commands `edge-sdk lab init`, `serve`, `broker`, `claim`, `revoke`, `renew`, `restored`, `backup`, `restore`."""
+"""The commands `edge-sdk lab init`, `serve`, `broker`, `claim`, `revoke`, `renew`, `rotate`, `restored`, `backup`..."""
 
 from __future__ import annotations
 
@@ -103,6 +103,15 @@ def renew_command(args: argparse.Namespace) -> int:
     return 0
 
 
+def rotate_command(args: argparse.Namespace) -> int:
+    """Give the coordinator a new signing key."""
+    owner.rotate_signing_key(args.lab)
+    tell_owner(f"{args.lab}: the coordinator has a new signing key, introduced by the one before")
+    tell_owner("start it again with --resume: devices follow by themselves, also those that come back later")
+    tell_owner(f"copy {args.lab / 'operator'} again to wherever operators use it")
+    return 0
+
+
 def restored_command(args: argparse.Namespace) -> int:
     """Continue with a lab whose folder was restored from a backup."""
     owner.go_on_after_backup(args.lab)
@@ -182,6 +191,7 @@ ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "claim": claim_command,
     "revoke": lab_revoke_command,
     "renew": renew_command,
+    "rotate": rotate_command,
     "restored": restored_command,
     "backup": backup_command,
     "restore": restore_command,

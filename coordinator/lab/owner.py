@@ -7,6 +7,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +27,7 @@ from edge_sdk.identity.folder import (
     SEALING,
     SIGNING,
     STARTS,
+    SUCCESSION,
     TLS_KEY,
     IdentityCard,
     crypto_certificates,
@@ -44,6 +46,7 @@ from edge_sdk.identity.registry import (
     write_registry,
 )
 from edge_sdk.identity.signatures import Role
+from edge_sdk.identity.succession import with_successor
 from edge_sdk.protocol.topics import is_id
 
 SETTINGS, AUTHORITY_KEY, CLAIMS = "lab.json", "ca.key", "claims"
@@ -146,7 +149,35 @@ def renew_lab(lab: Path, hosts: Sequence[str] = ()) -> None:
     named = list(hosts or about["hosts"])
     files = {**_tls_pairs(issuer, named), SETTINGS: json.dumps({**about, "hosts": named}) + "\n"}
     old = [key_files.read_part(lab / name / CERTIFICATE).decode() for name in STAFF]
-    plan = json.dumps({"files": files, "revoked": old})
+    _carry_out(lab, files, old)
+
+
+def rotate_signing_key(lab: Path) -> None:
+    """Give the coordinator a new signing key, which the one before introduces to devices.
+
+    Raises UsageError while a coordinator runs: it would go on signing with the key before.
+    """
+    check_lab(lab)
+    finish_renewal(lab)
+    folder, running = lab / COORDINATOR_FOLDER, f"{lab}: its coordinator is running; stop it (edge-sdk drain), rotate"
+    with ExitStack() as locks:
+        for lock in sorted(folder.glob(".serving*.lock")):
+            text = f"{running}, and start it again with --resume"
+            locks.enter_context(key_files.used_alone(folder, lock.name[1 : -len(".lock")], text))
+        own, staff = open_identity(folder, Role.COORDINATOR), open_identity(lab / OPERATOR_FOLDER, Role.OPERATOR)
+        key = crypto_keys().new_signing_key()
+        public, card = key.public.hex(), dataclasses.replace
+        files = {
+            f"{COORDINATOR_FOLDER}/{SUCCESSION}": with_successor(own.succession, own.key, key.public).hex(),
+            f"{COORDINATOR_FOLDER}/{SIGNING}": key.to_pem().decode(),
+            f"{COORDINATOR_FOLDER}/{ABOUT}": card(own.about, coordinator=public, own=public).to_json().decode(),
+            f"{OPERATOR_FOLDER}/{ABOUT}": card(staff.about, coordinator=public).to_json().decode(),
+        }
+        _carry_out(lab, files, [])
+
+
+def _carry_out(lab: Path, files: Mapping[str, str], revoked: Sequence[str]) -> None:
+    plan = json.dumps({"files": files, "revoked": revoked})
     key_files.write_whole(lab / RENEWAL, plan.encode(), key_files.PRIVATE)  # from here on it will be finished
     finish_renewal(lab)
 

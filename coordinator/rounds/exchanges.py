@@ -27,7 +27,7 @@ from coordinator.rounds.state import (
     Skip,
     Withheld,
 )
-from edge_sdk.protocol.exchange_id import FIRST
+from edge_sdk.protocol.exchange_id import FIRST, ExchangeId
 from edge_sdk.reductions.append_only import AppendOnlySet
 
 NOT_INVITED, NOT_BEGUN, CLOSED = (
@@ -82,6 +82,7 @@ def absent(state: RoundState, device: str) -> RoundState:
         gone=state.gone | {device},
         draining=state.draining - {device},
         invited=state.invited - ({device} - state.folded),
+        earlier=state.earlier | ({device} & state.invited),
         declining=state.declining - {device},
         sitting_out=state.sitting_out - {device},
         times=state.times.without(device),
@@ -94,6 +95,12 @@ def await_rest(state: RoundState, now_s: float) -> RoundState:
     if state.quorum_here and state.opens_at_s is None:
         return replace(state, opens_at_s=now_s + state.policy.join_grace_s)
     return state
+
+
+def at(state: RoundState, place: ExchangeId) -> RoundState:
+    """Go to a new exchange, to which nobody has been invited yet."""
+    nobody: frozenset[str] = frozenset()
+    return replace(state, place=place, folded=nobody, invited=nobody, earlier=nobody)
 
 
 def begin(state: RoundState, now_s: float) -> RoundTransition:
@@ -146,6 +153,7 @@ def open_exchange(state: RoundState, now_s: float) -> RoundTransition:
         state,
         phase=RoundPhase.COLLECTING,
         invited=invited,
+        earlier=(state.earlier | state.invited) - invited,
         due_s=now_s + state.policy.deadline_s,
         retry_at_s=now_s + state.policy.retry_s,
         retry_wait_s=state.policy.retry_s,

@@ -167,8 +167,8 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             Received,
             (_C, _F),
             rules.receive,
-            "persisted if invited and new; otherwise answered late, duplicate or refused; with buffers, a late device "
-            "gets the newest version",
+            "persisted if new and invited, also before a restart or a skip; otherwise answered late, duplicate or "
+            "refused; with buffers, a late device gets the newest version",
         ),
         Rule((_F, _D, _X), Received, (SAME,), rules.receive_closed, "answered late or duplicate"),
         Rule(
@@ -225,6 +225,7 @@ def resumed(
     asked: int = 0,
     answered: int = 0,
     gone: frozenset[str] = frozenset(),
+    known: frozenset[str] = frozenset(),
     stopping: bool = False,
     enough: bool = False,
     counted_to: Mapping[str, int] | None = None,
@@ -233,6 +234,7 @@ def resumed(
     """The state after a restart: gathering again, at an exchange that has durable uploads of the devices in `folded`.
 
     asked, answered: the counts of RoundState when the last round ended.  gone: devices that an operator took out.
+    known: devices that took part before the restart; each of them may have been invited to the open exchange.
     stopping: an operator stops the run at the end of this round.  enough: only the closing exchange is left,
     because a budget is spent or a target is reached.  counted_to, ahead: of RoundState, with a buffer.
     `place` is one past the last exchange of a round if all its exchanges are closed but its end is not recorded.
@@ -251,7 +253,7 @@ def resumed(
     if place.exchange == policy.exchanges:
         following = policy.rounds if enough else place.round + 1
         return replace(state, place=ExchangeId(following, 0), unrecorded=place.round)
-    return replace(state, folded=folded)
+    return replace(state, folded=folded, earlier=known)
 
 
 def postponed(state: RoundState, by_s: float, not_before_s: float = 0.0) -> RoundState:

@@ -13,6 +13,7 @@ from coordinator.rounds.buffer_rules import ask_again, count_in_buffer, receive_
 from coordinator.rounds.exchanges import (
     NOT_INVITED,
     absent,
+    at,
     await_rest,
     begin,
     choose_devices,
@@ -149,7 +150,7 @@ def receive(state: RoundState, event: Received) -> RoundTransition:
         return receive_too_old(state, event)
     if event.place != state.place or event.device in state.folded:
         return state, (receipt_of_uncounted(state, event),)
-    if event.device not in state.invited:
+    if not state.may_answer(event.device):
         return state, (SendReceipt(event.device, event.place, "refused", NOT_INVITED),)
     return state, (Persist(event.device, event.place, event.upload),)
 
@@ -177,7 +178,7 @@ def withhold(state: RoundState, event: Withheld) -> RoundTransition:
         return withhold_version(state, event)
     if event.place != state.place or event.device in state.folded:
         return state, (receipt_of_uncounted(state, event),)
-    if state.closing or event.device not in state.invited:
+    if state.closing or not state.may_answer(event.device):
         return state, (
             SendReceipt(event.device, event.place, "refused", "nothing was asked of it that it could withhold"),
         )
@@ -299,9 +300,9 @@ def next_exchange(state: RoundState, event: Finished) -> RoundTransition:
     """Open the next exchange, the next round, or the closing exchange."""
     round_, exchange = state.place.round, state.place.exchange + 1
     if exchange < state.policy.exchanges and not event.void:
-        return open_exchange(replace(state, place=ExchangeId(round_, exchange), folded=frozenset()), event.now_s)
+        return open_exchange(at(state, ExchangeId(round_, exchange)), event.now_s)
     following = state.policy.rounds if event.enough else round_ + 1
-    after = replace(state, place=ExchangeId(following, 0), folded=frozenset(), sitting_out=frozenset())
+    after = replace(at(state, ExchangeId(following, 0)), sitting_out=frozenset())
     after, dismissed = dismiss(after)
     after, commands = open_or_stop(after, event.now_s)
     return after, (RoundDone(round_), *dismissed, *commands)
@@ -310,7 +311,7 @@ def next_exchange(state: RoundState, event: Finished) -> RoundTransition:
 def rested(state: RoundState, event: Rested) -> RoundTransition:
     """Open the round, wait, or skip it because too few devices are here."""
     if event.enough:
-        return open_exchange(replace(state, place=ExchangeId(state.policy.rounds, 0), folded=frozenset()), event.now_s)
+        return open_exchange(at(state, ExchangeId(state.policy.rounds, 0)), event.now_s)
     if event.until_s is not None:
         return replace(state, rest_until_s=event.until_s, resting=event.why), ()
     if state.policy.forever and not state.quorum_here:
@@ -353,7 +354,7 @@ def receive_resting(state: RoundState, event: Received) -> RoundTransition:
     """Take an upload for a skipped exchange, which is tried again, or for a buffer; others come too late."""
     if buffered.applies(state):
         return receive(state, event)
-    if event.place == state.place and event.device in state.invited - state.folded:
+    if event.place == state.place and state.may_answer(event.device) and event.device not in state.folded:
         return seen(state, event.device), (Persist(event.device, event.place, event.upload),)
     return receive_closed(state, event)
 

@@ -111,6 +111,9 @@ class RoundState:
     stopping: bool = False
     """Whether an operator stops the run at the end of this round."""
     invited: frozenset[str] = frozenset()
+    earlier: frozenset[str] = frozenset()
+    """Devices that may have been invited to this exchange before it was skipped, before the coordinator's restart, or
+    before they left and came back: what they send still counts."""
     folded: AbstractSet[str] = frozenset()
     """Devices whose uploads for this exchange are durable."""
     withheld: frozenset[str] = frozenset()
@@ -169,6 +172,10 @@ class RoundState:
     def closing(self) -> bool:
         """Whether this is the closing exchange."""
         return self.place.round == self.policy.rounds
+
+    def may_answer(self, device: str) -> bool:
+        """Whether an upload of this device to this exchange counts."""
+        return device in self.invited or (device in self.earlier and device in self.members)
 
     @property
     def waited_for(self) -> bool:

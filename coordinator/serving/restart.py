@@ -99,6 +99,7 @@ def standing(
             asked=record.asked,
             answered=record.answered,
             gone=orders.gone | revoked,
+            known=frozenset(registry.numbers),
             stopping=orders.stopping,
             enough=bool(record.stopped),
             counted_to=dict(counted_to, **{each.device: each.place.round for each in ahead}),

@@ -71,6 +71,7 @@ class Sender:
         self._spec, self._run, self._ledger, security = context.spec, context.run, context.ledger, context.security
         self._signer = security.started(self._ledger.epoch) if security else None
         self._sealing = partial(security.sealing, self._spec.federation) if security and security.encrypts else None
+        self._succession = security.identity.succession if security else b""
         self._asked: dict[str, ExchangeId] = {}
         """The last exchange to which each device was invited."""
         self._sequence = 0
@@ -286,4 +287,5 @@ class Sender:
             epoch=self._ledger.epoch,
             reason=one_line(reason),
             run=self._run,
+            succession=self._succession,
         )

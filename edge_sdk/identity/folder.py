@@ -12,7 +12,7 @@ seen/NAME       the coordinator's highest start that was seen in the federation 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -20,10 +20,13 @@ from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.sealing import ExchangeKey, Sealing
 from edge_sdk.identity.signatures import PUBLIC_BYTES, FrameSigner, Key, Role, key_id, verifier
+from edge_sdk.identity.succession import newest_key
 from edge_sdk.protocol.foreign_json import digested_json, undigested_json
 from edge_sdk.protocol.frames.codec import Verify
 
 ABOUT, SIGNING, SEALING = "identity.json", "signing.key", "sealing.key"
+SUCCESSION = "succession"
+"""Of a coordinator: how its signing keys followed each other, in hexadecimal digits."""
 TLS_KEY, CERTIFICATE, AUTHORITY = "tls.key", "tls.pem", "ca.pem"
 STARTS, SEEN = "starts", "seen"
 COORDINATOR_FOLDER, OPERATOR_FOLDER = "coordinator", "operator"
@@ -119,6 +122,27 @@ class Identity:
     def coordinator_key(self) -> bytes:
         """The public key with which the coordinator signs."""
         return bytes.fromhex(self.about.coordinator)
+
+    @property
+    def succession(self) -> bytes:
+        """How the coordinator's signing keys followed each other; empty if it has its first one."""
+        path = self.folder / SUCCESSION
+        try:
+            return bytes.fromhex(key_files.read_part(path).decode()) if path.exists() else b""
+        except ValueError:
+            raise UsageError(f"{path} is damaged: copy it back from a backup") from None
+
+    def believing(self, chain: bytes) -> Identity | None:
+        """Return this identity with the newest of the coordinator's keys to which a chain leads, or None if none.
+
+        Nothing is written; `keep` does that.
+        """
+        key = newest_key(chain, self.coordinator_key, crypto_keys().is_genuine)
+        return None if key == self.coordinator_key else replace(self, about=replace(self.about, coordinator=key.hex()))
+
+    def keep(self) -> None:
+        """Write identity.json, durably.  Raises StoreError."""
+        key_files.write_whole(self.folder / ABOUT, self.about.to_json())
 
     def started(self, least: int = 0) -> FrameSigner:
         """Count a start, durably and to `least` at least, and return the signer of its frames.  Raises StoreError."""

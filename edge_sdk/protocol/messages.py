@@ -55,6 +55,8 @@ FEW_NEW_SAMPLES = "few-new-samples"
 """The word with which a device declines rounds until enough samples have come (FederationSpec.min_new_samples)."""
 PUBLIC_BLOCK_BYTES = 60 * 1024
 """The frame of a block, with header and fields, is below 64 KiB, which every broker accepts as one message."""
+MAX_SUCCESSION_BYTES = 1024
+"""Eight changes of a coordinator's signing key: a device that was away for more enrols again."""
 MAX_BLOCKS_ASKED = 16
 """The maximum number of blocks in one request."""
 MAX_SETTINGS_BYTES = 60 * 1024
@@ -403,6 +405,8 @@ class CoordinatorStatus:
     """The id of the run, as in Welcome: the end of another run ends no device's session."""
     greet: bool = field(default=False, metadata=LATER)
     """Whether the device that receives this on its own topic should send a Hello, because it is unknown."""
+    succession: Annotated[bytes, Blob(0, MAX_SUCCESSION_BYTES)] = field(default=b"", metadata=LATER)
+    """How the coordinator's signing keys followed each other (edge_sdk/identity/succession.py)."""
 
 
 @wire("public-request")

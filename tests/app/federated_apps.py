@@ -45,12 +45,13 @@ def federation(
     quorum: int | None = None,
     transport: Transport | None = None,
     deadline_s: float = 60.0,
+    name: str = "local",
     **other: Any,
 ) -> Server:
-    method = load_method("local")()
+    method = load_method(name)()
     spec = FederationSpec(
         federation="app",
-        method="local",
+        method=name,
         contract=method.digest,
         classes=CLASSES,
         rounds=rounds,

@@ -63,6 +63,33 @@ def accuracy(agent: edge_sdk.Agent) -> float:
     return float(np.mean(agent.predict(SEEN.x).argmax(axis=1) == SEEN.y))
 
 
+@pytest.mark.parametrize("hidden", [(16,), (5,)])
+def test_under_shared_weights_all_change_at_once_by_another_run(
+    tmp_path: Path, serve: Callable[..., Any], hidden: tuple[int, ...]
+) -> None:
+    """As the refusal says: the app brings the model, the coordinator begins anew, and the model is the start."""
+    hub, over = Hub(), ""
+    fedavg = {"name": "fedavg", "devices": 1, "local_steps": 0}
+    first = federation(hub, rounds=10**6, models=tmp_path / "models", **fedavg)
+    ending = serve(first, lambda: over)
+    data = edge_sdk.LocalData(train=samples_of(3), validation=SEEN)
+    kept: dict[str, Any] = {"data": data, "state": tmp_path / "d0", "share_weights": True}
+    agent = agent_of(hub, "d0", model=edge_sdk.NumpyModel(CLASSES, (1, 1, 8), seed=1, hidden=hidden), **kept)
+    agent.start()
+    wait_for(lambda: len(first.record.rounds) > 1)
+    with pytest.raises(UsageError, match=r"ship new.onnx with the app .* another --out"):
+        OperatorLink(hub.link("operator"), "app", "operator", timeout_s=10).roll_out(file_of(GOOD), 1.0, "")
+    agent.stop()
+    over = "an operator stops it"
+    ending.join(10)
+    serve(federation(hub, rounds=1, **fedavg))
+    agent = agent_of(hub, "d0", model=net(5, 60), **kept)
+    agent.start()
+    wait_for(lambda: not agent.running)
+    assert agent.error is None
+    assert accuracy(agent) > 0.9
+
+
 class Fleet:
     """A coordinator with devices in threads; the app's nets have learnt nothing, and method `local` hardly helps."""
 

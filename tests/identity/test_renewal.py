@@ -8,15 +8,24 @@ import signal
 import ssl
 from pathlib import Path
 
+import fleets
 import labs
 import pytest
 from test_secure_lab import PATIENCE_S, lab_of
 
 from coordinator.lab import broker_settings, owner
+from coordinator.serving.intake.signatures import LabSecurity
+from edge_sdk.device.link.security import DeviceSecurity
+from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.identity import key_files
-from edge_sdk.identity.folder import CERTIFICATE, SIGNING, TLS_KEY, open_identity
+from edge_sdk.identity.crypto_keys import new_signing_key
+from edge_sdk.identity.folder import ABOUT, CERTIFICATE, SIGNING, TLS_KEY, Identity, open_identity
 from edge_sdk.identity.registry import read_registry
-from edge_sdk.identity.signatures import Role
+from edge_sdk.identity.signatures import FrameSigner, Role
+from edge_sdk.identity.succession import with_successor
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import CONTROL_LIMITS
+from edge_sdk.protocol.messages import CoordinatorStatus
 from edge_sdk.transport.base import Connected, Disconnected
 from edge_sdk.transport.mqtt.tls import TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport
@@ -79,6 +88,57 @@ def test_a_renewal_that_is_killed_changes_all_files_or_none(tmp_path: Path) -> N
         write += 1
     assert outcomes == [0] + [9] * (len(outcomes) - 1)  # eight files of pairs, and the list of the revoked ones
     assert len(outcomes) > 9
+
+
+def test_devices_follow_the_coordinators_new_signing_key(tmp_path: Path, pictures: Path) -> None:
+    """Also a device that was away for two changes, and one that a thief of no key offers another one."""
+    fleet = fleets.built(pictures, devices=2, rounds=1)
+    folders = labs.enrolled(labs.made(tmp_path), *fleet.federation.roster)
+    lab, before = tmp_path / "lab", [(folder / ABOUT).read_bytes() for folder in folders]
+    assert fleets.Run(fleet, secured=tmp_path).finished().result.completed
+    owner.rotate_signing_key(lab)
+    owner.rotate_signing_key(lab)
+    chain = open_identity(lab / "coordinator", Role.COORDINATOR).succession
+    assert fleets.Run(fleet, secured=tmp_path).finished().result.refused_frames == {}
+    now = open_identity(lab / "operator", Role.OPERATOR).coordinator_key
+    assert all(open_identity(folder, Role.DEVICE).coordinator_key == now for folder in folders)
+    key_files.write_whole(folders[0] / ABOUT, before[0])
+    old = open_identity(folders[0], Role.DEVICE)
+    assert old.believing(chain[:-1] + bytes([chain[-1] ^ 1])).coordinator_key not in {now, old.coordinator_key}
+    assert old.believing(with_successor(b"", new_signing_key(), new_signing_key().public)) is None
+    assert old.believing(chain[128:]) is None  # it does not know the key that signed this
+    assert old.believing(chain).coordinator_key == now
+
+
+def test_a_status_that_the_new_key_did_not_sign_is_not_followed(tmp_path: Path) -> None:
+    (folder,) = labs.enrolled(lab := labs.made(tmp_path), "a")
+    before, (old, card) = (folder / ABOUT).read_bytes(), open_both(lab, folder)
+    owner.rotate_signing_key(lab)
+    new = open_identity(lab / "coordinator", Role.COORDINATOR)
+    status = CoordinatorStatus(federation="f", state="ready", epoch=1, succession=new.succession)
+    device, forger = DeviceSecurity(card, "f"), FrameSigner(new_signing_key(), Role.COORDINATOR, 9)
+    for signer in (forger, FrameSigner(new.key, Role.COORDINATOR, 0)):
+        device._seen.newest = 1
+        with pytest.raises(RemoteProtocolError):
+            device.opened(codec.encode(status, signer.stamp(), signer.sign), CONTROL_LIMITS)
+    assert (folder / ABOUT).read_bytes() == before
+    for key in (old.key, new.key):  # both are believed until the new one was used
+        signer = FrameSigner(key, Role.COORDINATOR, 9)
+        assert device.opened(codec.encode(status, signer.stamp(), signer.sign), CONTROL_LIMITS)
+    signer = FrameSigner(old.key, Role.COORDINATOR, 9)
+    with pytest.raises(RemoteProtocolError, match="unknown key"):
+        device.opened(codec.encode(status, signer.stamp(), signer.sign), CONTROL_LIMITS)
+
+
+def open_both(lab: Path, folder: Path) -> tuple[Identity, Identity]:
+    return open_identity(lab / "coordinator", Role.COORDINATOR), open_identity(folder, Role.DEVICE)
+
+
+def test_a_running_coordinator_keeps_its_key(tmp_path: Path) -> None:
+    lab = labs.made(tmp_path)
+    with LabSecurity(lab).serving_alone("f", one_connection=True):
+        assert "its coordinator is running; stop it" in labs.edge_sdk(tmp_path, "lab", "rotate", "lab", code=2)
+    assert "devices follow by themselves" in labs.edge_sdk(tmp_path, "lab", "rotate", "lab")
 
 
 def test_a_host_that_is_none_changes_nothing(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from coordinator.ledger import Ledger
 from edge_sdk.cli import main
+
+MODEL = f"models/{'ab' * 32}.onnx"
 
 
 @pytest.fixture
@@ -18,7 +21,9 @@ def run(tmp_path: Path) -> Path:
     ledger.enrol("a", 3, b"hello")
     ledger.checkpoint(7, b"state", {"skips": 2}, history={6: {"result": {}}})
     ledger.close()
-    (folder / "log.jsonl").write_text("{}\n", encoding="utf-8")
+    for name in ("log.jsonl", MODEL, "models/half.part", "rounds.csv"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("{}\n", encoding="utf-8")
     return folder
 
 
@@ -36,7 +41,21 @@ def test_a_run_comes_back_with_its_rounds_and_devices_under_a_new_id(tmp_path: P
     finally:
         before.close()
         after.close()
-    assert (again / "log.jsonl").read_text(encoding="utf-8") == "{}\n"
+    kept = {path.relative_to(again).as_posix() for path in again.rglob("*") if path.is_file()}
+    assert kept == {"checkpoint/ledger.db", "log.jsonl", MODEL, "rounds.csv"}
+    assert all((again / name).read_text(encoding="utf-8") == "{}\n" for name in kept - {"checkpoint/ledger.db"})
+
+
+def test_a_file_that_is_no_part_of_a_run_is_refused(
+    tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.tar"
+    assert main(["lab", "backup", str(run), str(file)]) == 0
+    with tarfile.open(file, "a") as archive:
+        archive.add(run / "log.jsonl", arcname="../models/" + "0" * 64 + ".onnx")
+    assert main(["lab", "restore", str(file), str(tmp_path / "again")]) == 2
+    assert "is damaged: its list of files" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
 
 
 def test_a_running_coordinator_is_not_backed_up(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:

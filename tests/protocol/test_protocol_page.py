@@ -110,7 +110,7 @@ def default_of(field: dataclasses.Field[Any]) -> str:
         return "all defaults"
     if value is None or isinstance(value, bool):
         return {None: "nil", True: "true", False: "false"}[value]
-    if isinstance(value, (str, tuple, Mapping)) and not value:
+    if isinstance(value, (str, bytes, tuple, Mapping)) and not value:
         return "empty"
     return ", ".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
 

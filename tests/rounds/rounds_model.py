@@ -43,6 +43,8 @@ class Model:
     """Contributors of exchanges whose outcome somebody may have heard of."""
     assigned: dict[str, ExchangeId] = field(default_factory=dict)
     """The newest Assign on its way to each device."""
+    known: set[str] = field(default_factory=set)
+    """Devices that have joined, as the ledger has them."""
     opens_at_s: float = 0.0
     """When the pace lets rounds open."""
     skips: list[str] = field(default_factory=list)
@@ -66,6 +68,10 @@ class Model:
         assert repr(before) == shown, "changed its input"
         check_state(after)
         check_step(before, event, after, commands)
+        if isinstance(event, rounds.Joined):
+            self.known.add(event.device)
+        if isinstance(event, rounds.Received):
+            self._check_asked(before, event, commands)
         if after.phase is not before.phase:
             self.arrows.add((before.phase, type(event), after.phase))
         self.state = after
@@ -79,6 +85,19 @@ class Model:
         at_s = max(self.opens_at_s, self.now_s + 60 * skipped)
         until_s = at_s if at_s > self.now_s else None
         return self.feed(rounds.Rested(self.now_s, until_s, "a test" if until_s else ""))
+
+    def _check_asked(
+        self, state: RoundState, event: rounds.Received, commands: tuple[rounds.RoundCommand, ...]
+    ) -> None:
+        """What was asked of a device counts while the exchange is open, whatever happened since."""
+        one = event.device
+        asked = event.place == self.assigned.get(one) == state.place
+        if (
+            asked
+            and state.phase in (RoundPhase.COLLECTING, RoundPhase.RESTING)
+            and one in state.members - state.folded - state.withheld
+        ):
+            assert commands == (rounds.Persist(one, event.place, event.upload),), "asked, and then refused"
 
     def join(self, device: str) -> tuple[rounds.RoundCommand, ...]:
         return self.feed(rounds.Joined(device, self.now_s))
@@ -134,7 +153,9 @@ class Model:
         self.pending, self.riding = [], {}
         exchange = sum(place.round == self.round for place in self.closed)
         place = ExchangeId(self.round, exchange)
-        self.state = rounds.resumed(self.policy, place, frozenset(self.rows.get(place, ())))
+        self.state = rounds.resumed(
+            self.policy, place, frozenset(self.rows.get(place, ())), known=frozenset(self.known)
+        )
         self.now_s = 0.0
         check_state(self.state)
 
@@ -250,10 +271,8 @@ def _check_upload(before: RoundState, event: rounds.Received, commands: tuple[ro
         expected = "refused"
     elif event.place < place or before.phase not in (RoundPhase.COLLECTING, RoundPhase.RESTING):
         expected = "late"
-    elif before.phase is RoundPhase.RESTING and event.device not in before.invited:
-        expected = "late"  # a restart has forgotten that it was invited; it is invited again, and sends it again
-    elif event.device not in before.invited:
-        expected = "refused"
+    elif not before.may_answer(event.device):
+        expected = "late" if before.phase is RoundPhase.RESTING else "refused"
     else:
         assert command == rounds.Persist(event.device, event.place, event.upload)
         return

@@ -141,6 +141,25 @@ def test_what_was_measured_outlives_a_restart() -> None:
     assert rounds.resumed(POLICY, ExchangeId(3, 1), frozenset(), asked=20, answered=10).asked == 20
 
 
+def test_what_was_asked_before_a_restart_counts_after_it() -> None:
+    """The draw after it may be another one: what late answers had taught is forgotten, or other devices are back."""
+    model = Model(POLICY)
+    model.state = dataclasses.replace(model.state, asked=20, answered=0)
+    for device in names(10):
+        model.join(device)
+    assert model.state.invited == set(names(10))
+    model.crash()
+    for device in names(9):
+        model.join(device)
+    model.wait_until_due()
+    assert len(model.state.invited) == 4
+    one, *_ = sorted(model.state.members - model.state.invited)
+    model.answer(one)
+    assert model.state.folded == {one}
+    (receipt,) = model.upload("j")
+    assert isinstance(receipt, rounds.SendReceipt)  # it has not come back
+
+
 def test_in_the_closing_exchange_everybody_is_asked() -> None:
     model = opened(dataclasses.replace(POLICY, rounds=1))
     one_round(model, 1.0)

@@ -140,8 +140,9 @@ class RolloutDesk:
             return f"{file.name} has {file.classes} classes, the federation {classes}"
         if self._method.shares_weights:
             return (
-                f"{self._method.name} combines the weights of all devices, and a stage would be mixed with the others: "
-                "roll out under a method without shared weights (edge-sdk methods), or begin a run with the model"
+                f"{self._method.name} combines the weights of all devices, and a stage would mix with the others. "
+                f"All change at once: ship {file.name} with the app (Agent(model=...)), stop the coordinator and start "
+                "it with another --out; devices join the new run, and the file is where they start"
             )
         if not 0 < control.share <= 1:
             return f"a share of {control.share:.0%}: give one from 1 % to 100 %"

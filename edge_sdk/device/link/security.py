@@ -12,6 +12,9 @@ from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Envelope, Limits, Stamp
 from edge_sdk.protocol.messages import CoordinatorStatus, Refusal
 
+_MOST_STATUS_BYTES = 8192
+"""More than the longest status of a coordinator."""
+
 
 class DeviceSecurity:
     """The identity of a device in one federation."""
@@ -35,13 +38,37 @@ class DeviceSecurity:
         fails.
         """
         if self.sealing is None or not codec.is_sealed(frame):
-            envelope = codec.decode(frame, limits, self._verify)
+            try:
+                envelope = codec.decode(frame, limits, self._verify)
+            except RemoteProtocolError as error:
+                if error.kind != "signature" or not self._follows(frame, limits):
+                    raise
+                envelope = codec.decode(frame, limits, self._verify)
             self._check_plain(envelope)
         else:
             frame = self.sealing.opened(frame, limits, self._verify)
             envelope = codec.decode(frame, limits)
         self._check_start(envelope.stamp)
         return envelope, frame
+
+    def _follows(self, frame: bytes, limits: Limits) -> bool:
+        """Believe the coordinator's new signing key, if the one that this device knows introduces it in this frame.
+
+        The frame must be signed with the new key, and be no earlier than the newest start seen.  Raises StoreError.
+        """
+        if len(frame) > _MOST_STATUS_BYTES:
+            return False
+        envelope = codec.decode(frame, limits)
+        if not isinstance(envelope.message, CoordinatorStatus):
+            return False
+        believing = self._identity.believing(envelope.message.succession)
+        if believing is None or envelope.stamp.boot_epoch < self._seen.newest:
+            return False
+        verify = believing.coordinator_verifier()
+        codec.decode(frame, limits, verify)
+        believing.keep()
+        self._identity, self._verify = believing, verify
+        return True
 
     def _check_plain(self, envelope: Envelope) -> None:
         """Refuse a plain frame in a lab that encrypts, except the messages that explain a missing common key."""
