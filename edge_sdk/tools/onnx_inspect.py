@@ -166,7 +166,7 @@ _REMEDIES: Mapping[str, str] = {
     "proxy": "give the app a second model, App(proxy=...)",
     "cosine-head": 'build it with head="cosine"',
     "weights": "its body is frozen",
-    "width": "a file does not say how its last block is computed at a share of its width: take a torch net with such a block",
+    "width": "a file does not say how its last block is computed at a share of its width: take a torch net that does",
     "data-free": "it trains a generator of pictures through the net, which here torch alone does: take a torch net",
 }
 """What to do about what a model lacks."""

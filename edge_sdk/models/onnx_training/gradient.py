@@ -14,7 +14,7 @@ from edge_sdk.models.onnx_file.graph import IR_VERSION, OPSET, Graph, port, tens
 from edge_sdk.models.onnx_file.node import Node, node
 from edge_sdk.models.onnx_training import layer_rules
 from edge_sdk.models.onnx_training.emitter import Emitter, Shape
-from edge_sdk.models.onnx_training.rules import RULES, SELECTING, BackwardRule, NotDifferentiable
+from edge_sdk.models.onnx_training.rules import RULES, SELECTING, BackwardRule, NotDifferentiable, Slopes
 
 SLOPE = "back/slope"
 """The input of a backward graph: the slope of its forward graph's output."""
@@ -75,9 +75,7 @@ def slopes_back(
         if not any(given) or not to.trained.intersection(each.inputs):
             continue
         try:
-            if each.operator not in rules:
-                raise NotDifferentiable(each.operator)
-            found = rules[each.operator](to, each, given)
+            found = rules.get(each.operator, _without_rule)(to, each, given)
         except NotDifferentiable as error:
             error.tensor = each.outputs[0]
             raise
@@ -85,6 +83,10 @@ def slopes_back(
             if slope is not None and name in to.trained:
                 slopes[name] = to.add(slopes.get(name), slope)
     return slopes
+
+
+def _without_rule(_to: Emitter, each: Node, _given: Sequence[str | None]) -> Slopes:
+    raise NotDifferentiable(each.operator)
 
 
 def step_graph(made: TrainingGraph, classes: int) -> Graph:
