@@ -64,6 +64,20 @@ class CosineHead(LinearHead):
         out: Floats = (slopes - along * directions) / _lengths(f)
         return out
 
+    def directional(
+        self, f: Floats, moved: Floats, direction: Floats, of_what: Literal["features", "logits"]
+    ) -> Floats:
+        """Return LinearHead's derivatives through both divisions by lengths; the scale is the direction's last."""
+        turned = self.back(f, moved)  # a projection across a feature is its own transpose
+        if of_what == "features":
+            return turned
+        rows, along = self.rows[:, :-1], direction[:-1].reshape(self.rows.shape)[:, :-1]
+        to_rows, to_features = unit(rows), unit(f)
+        across = (along - (along * to_rows).sum(axis=1, keepdims=True) * to_rows) / _lengths(rows)
+        on_directions = turned @ to_rows.T + to_features @ across.T
+        out: Floats = self.scale * on_directions + direction[-1] * (to_features @ to_rows.T)
+        return out
+
     def slopes(
         self, f: Floats, gradient: Floats, on_values: Floats | None = None, part: Part = "all"
     ) -> dict[str, Floats]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +111,19 @@ class LinearHead:
     def back(self, _f: Floats, slopes: Floats) -> Floats:
         """Return the slopes of a body's features (b, d), given those of what `features` makes of them."""
         return slopes
+
+    def directional(
+        self, f: Floats, moved: Floats, direction: Floats, of_what: Literal["features", "logits"]
+    ) -> Floats:
+        """Return how features (b, d) or logits (b, k) move, given how a body's features f (b, d) do, and the scalars.
+
+        moved (b, d): of f; direction (p,): of the trainable scalars.
+        """
+        if of_what == "features":
+            return moved
+        along = direction.reshape(self.rows.shape)
+        out: Floats = moved @ self.rows[:, :-1].T + f @ along[:, :-1].T + along[:, -1]
+        return out
 
     def slopes(
         self, f: Floats, gradient: Floats, on_values: Floats | None = None, part: Part = "all"

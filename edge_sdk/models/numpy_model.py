@@ -195,6 +195,18 @@ class HeadModel(ABC):
             return None, values
         return self._learned.parted(values, self._head.values())
 
+    def directional(self, x: Floats, direction: Floats, of_what: Literal["features", "logits"]) -> Floats:
+        """Return the derivative of features (n, d) or logits (n, k) in a direction (p,) of the trainable scalars.
+
+        Raises Unsupported for a model whose weights are not shared, ModelError for a body without such derivatives.
+        """
+        require(self.spec, "guidance-gradients")
+        on_body, on_head = self._parted(direction)
+        raw = self.feature_rows(x, np.arange(len(x)))
+        still = np.zeros_like(raw)
+        moved = still if self._body is None or on_body is None else self._body.directional(x, on_body)
+        return self._head.directional(raw, moved, direction if on_head is None else on_head, of_what)
+
     def head_rows(self) -> Floats:
         """Return the head's rows: (k, d + 1), a copy."""
         return self._head.linear_rows()
@@ -308,7 +320,7 @@ class NumpyModel(HeadModel):
         spec = head_spec(name, "numpy", layer, preprocess, flops=2 * width * classes, note="")
         spec = replace(
             spec,
-            capabilities=spec.capabilities | {"weights"},
+            capabilities=spec.capabilities | {"weights", "guidance-gradients"},
             parameters=layer.values().size,
             shapes=layer.shapes,
             layout=layout_digest([(layer.kind, layer.rows.shape)]),

@@ -50,6 +50,9 @@ class TrainedBody(Protocol):
     def forward(self, x: Floats) -> tuple[Floats, Back]:
         """Return the features (b, d) of a mini-batch, and its backward pass, for one call."""
 
+    def directional(self, x: Floats, direction: Floats) -> Floats:
+        """Return the derivative of the features in a direction (p,) of the weights: (n, c, h, w) -> (n, d)."""
+
     def preparing(self, x: Floats, classes: int | None) -> Iterator[None]:
         """Make what a step on mini-batches like x needs, with pauses at which a device may stop.
 
@@ -196,7 +199,7 @@ class ArrangedBody(Generic[BodyT_co]):
         shapes = self.arrangement.shapes
         return replace(
             spec,
-            capabilities=spec.capabilities | {"weights"},
+            capabilities=spec.capabilities | {"weights", "guidance-gradients"},
             inert_terms=frozenset(),
             parameters=sum(map(prod, shapes)),
             shapes=shapes,

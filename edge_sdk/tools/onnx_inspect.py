@@ -163,9 +163,12 @@ def part_in(method: Method[Any], spec: ModelSpec, whole: ModelSpec) -> dict[str,
 
 _REMEDIES: Mapping[str, str] = {
     "sample-codes": "its owner allows it, App(share_sample_codes=True)",
-    "proxy": "give the app a second model, App(proxy=...)",
+    "proxy": "give the app a second model, App(proxy=...); NumpyModel(..., hidden=(64,)) needs no torch",
     "cosine-head": 'build it with head="cosine"',
     "weights": "its body is frozen",
+    "guidance-gradients": "its body is frozen",
+    "width": "a file does not say how its last block is computed at a share of its width: take a torch net that does",
+    "data-free": "it trains a generator of pictures through the net, which here torch alone does: take a torch net",
 }
 """What to do about what a model lacks."""
 

@@ -41,6 +41,8 @@ class Family:
     """The extra of the package that the family needs beside its runtime's, or empty."""
     takes: tuple[str, ...] = ("picture",)
     """The declared kinds of samples that it is for; those that are not declared are pictures and vectors."""
+    hidden: tuple[int, ...] = ()
+    """The widths of its hidden layers, if it is dense: where torch is not installed, numpy trains it."""
 
 
 _SEQUENCES: dict[str, tuple[tuple[str, str, int], ...]] = {
@@ -64,8 +66,8 @@ _SEQUENCES: dict[str, tuple[tuple[str, str, int], ...]] = {
 
 FAMILIES: dict[str, Family] = {
     "softmax": Family("softmax regression on the pixels", "numpy", 30_730, takes=NUMBERS),
-    "mlp": Family("one hidden layer of 64", "torch", 197_322, takes=NUMBERS),
-    "mlp-wide": Family("two hidden layers of 128", "torch", 411_146, takes=NUMBERS),
+    "mlp": Family("one hidden layer of 64", "torch", 197_322, takes=NUMBERS, hidden=(64,)),
+    "mlp-wide": Family("two hidden layers of 128", "torch", 411_146, takes=NUMBERS, hidden=(128, 128)),
     "cnn": Family("two convolutions (16, 32)", "torch", 25_578),
     "cnn-wide": Family("two convolutions (32, 64) and a hidden layer of 128", "torch", 545_098),
     "resnet": Family("two residual blocks (16, 32) with GroupNorm", "torch", 19_946),
@@ -143,12 +145,12 @@ def check_takes(name: str, kind: SampleKind | None) -> None:
 def runtime(name: str) -> str:
     """Return the runtime of a family: numpy, torch or onnx.
 
-    A MODULE:FACTORY counts as torch, which it may use, and as numpy where torch is not installed.
+    Dense nets count as numpy where torch is not installed, and so does a MODULE:FACTORY, which may use torch.
     """
     check_family(name)
-    if ":" not in name:
-        return FAMILIES[name].runtime
-    return "torch" if importlib.util.find_spec("torch") is not None else "numpy"
+    if ":" in name or FAMILIES[name].hidden:
+        return "torch" if importlib.util.find_spec("torch") is not None else "numpy"
+    return FAMILIES[name].runtime
 
 
 def chooses_width(name: str) -> bool:
@@ -190,15 +192,17 @@ def build_model(
     if ":" in name:
         return _own(name, classes, raw_shape, preprocess, seed=seed, head=head, device=device)
     shape = _input_shape(preprocess, raw_shape)
-    runtime = FAMILIES[name].runtime
+    kind = runtime(name)
     if name in BODIES:
         body = BODIES[name](shape, seed)
         return FrozenNumpyModel(body, classes, shape, seed=seed, preprocess=preprocess, name=name, head=head)
     if name in ("numpy-series", "numpy-text"):
         return SequenceModel(classes, shape, seed=seed, preprocess=preprocess, head=head)
-    if runtime == "numpy":
-        return NumpyModel(classes, shape, seed=seed, preprocess=preprocess, name=name, head=head)
-    if runtime == "torch":
+    if kind == "numpy":
+        hidden = FAMILIES[name].hidden
+        widths = (*hidden, feature_dim) if hidden and feature_dim not in (0, hidden[-1]) else hidden
+        return NumpyModel(classes, shape, seed=seed, preprocess=preprocess, name=name, head=head, hidden=widths)
+    if kind == "torch":
         import edge_sdk.models.torch_nets.torch_model  # noqa: F401  # only now, and first: it names the missing extra
         from edge_sim.models.torch_families import torch_model  # torch loads only where a net is asked for
 

@@ -13,7 +13,8 @@ from edge_sdk.models.onnx_file.graph import Graph, port
 from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
 from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine
 from edge_sdk.models.onnx_training.body import GraphEngine, to_its_end
-from edge_sdk.models.onnx_training.gradient import moving, training_graph
+from edge_sdk.models.onnx_training.directional import DIRECTION, directional_graph
+from edge_sdk.models.onnx_training.gradient import TrainingGraph, moving, training_graph
 from edge_sdk.models.onnx_training.numpy_body import NumpyEngine
 from edge_sdk.models.onnx_training.rewrites import trainable
 
@@ -43,8 +44,8 @@ def traced(engine: GraphEngine, graph: Graph, x: np.ndarray) -> dict[str, Any]:
     return {**held, "x": x, **dict(zip(names, engine.function(whole)({"x": x}), strict=True))}
 
 
-def slopes_by(engine: GraphEngine, made: Drawn, slope: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The output, and the slope of each weight."""
+def differentiated(engine: GraphEngine, made: Drawn) -> tuple[TrainingGraph, dict[str, np.ndarray]]:
+    """The training graph, and the weights."""
     plain = made.graph()
     shapes = {name: array.shape for name, array in traced(engine, plain, made.x).items()}
     graph = trainable(plain, shapes, [*made.weights])
@@ -52,12 +53,31 @@ def slopes_by(engine: GraphEngine, made: Drawn, slope: np.ndarray) -> tuple[np.n
     changing = moving(graph, frozenset([*made.weights, "x"]))
     fixed = {name: array for name, array in tensors.items() if name not in changing}
     training = training_graph(graph, made.name, [*made.weights], tensors, fixed)
-    weights = {name: np.array(tensors[name]) for name in made.weights}
+    return training, {name: np.array(tensors[name]) for name in made.weights}
+
+
+def slopes_by(engine: GraphEngine, made: Drawn, slope: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The output, and the slope of each weight."""
+    training, weights = differentiated(engine, made)
     found = {name: np.full_like(array, np.nan) for name, array in weights.items()}
     passes = to_its_end(engine.passes(training, weights, found))
     output = passes.forward({"x": made.x})
     passes.backward(slope)
     return output, found
+
+
+def adjoint_gap(engine: GraphEngine, made: Drawn, seed: int) -> float:
+    """How far s . (J u) is from (J^T s) . u, as a share of |s| |J u|: by the derivative in a direction, and by slopes."""
+    slope, rng = drawn_slope(made, seed), np.random.default_rng(seed)
+    training, weights = differentiated(engine, made)
+    direction = {name: rng.normal(size=each.shape).astype(np.float32) for name, each in weights.items()}
+    given = {"x": made.x, **weights, **{DIRECTION + name: each for name, each in direction.items()}}
+    given |= zip(training.forward.outputs, engine.function(training.forward)({"x": made.x, **weights}), strict=True)
+    graph = directional_graph(training)
+    (moved,) = engine.function(graph)({name: given[name] for name in graph.inputs})
+    _, found = slopes_by(engine, made, slope)
+    back = sum(np.vdot(found[name].astype(np.float64), each) for name, each in direction.items())
+    return float(abs(np.vdot(slope.astype(np.float64), moved) - back) / (np.linalg.norm(slope) * np.linalg.norm(moved)))
 
 
 def drawn_slope(made: Drawn, seed: int) -> np.ndarray:

@@ -208,10 +208,20 @@ def test_the_package_names_what_it_lacks() -> None:
             assert getattr(edge_sdk.models, name).__name__ == name
 
 
+def test_where_torch_is_missing_numpy_trains_dense_nets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the default proxy of fml and fedkd needs no torch."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    for name, options in (("mlp", {}), ("mlp-wide", {}), ("mlp", {"feature_dim": 12})):
+        model = build(name, (32, 32, 3), **options)
+        assert model.spec.runtime == families.runtime(name) == "numpy"
+        assert model.spec.parameters == families.FAMILIES[name].parameters or options
+        assert model.spec.feature_dim == options.get("feature_dim", families.FAMILIES[name].hidden[-1])
+
+
 @pytest.mark.parametrize(
     ("package", "module", "name"),
     [
-        ("torch", "edge_sdk.models.torch_nets.torch_model", "mlp"),
+        ("torch", "edge_sdk.models.torch_nets.torch_model", "cnn"),
         ("onnxruntime", "edge_sdk.models.onnx_runtime.onnx_session", "onnx-random"),
         ("onnx", "edge_sim.models.onnx_extractors", "onnx-random"),
         ("torchvision", "edge_sim.models.torch_vision", "resnet18"),

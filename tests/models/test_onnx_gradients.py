@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.torch
 
 import torch  # noqa: E402  # likewise
-from compared_graphs import TOLERANCE, away_in_double, compared  # noqa: E402  # only where torch is installed
+from compared_graphs import ENGINES, TOLERANCE, adjoint_gap, away_in_double, compared  # noqa: E402  # only where torch is installed
 from drawn_graphs import OPERATORS, Drawn, drawn  # noqa: E402  # likewise
 
 from edge_sdk.models.onnx_file.tensors import Constant, tensor_of  # noqa: E402  # likewise
@@ -33,6 +33,8 @@ def test_each_operator_is_that_of_torch(operator: str) -> None:
     """In twelve draws of its attributes, alone and behind a layer."""
     told = sum(compare(drawn(names, seed), seed) for seed in range(6) for names in ([operator], ["tanh", operator]))
     assert told >= 4
+    made = drawn(["tanh", operator], 0)
+    assert all(adjoint_gap(engine, made, 0) < 2e-6 for engine in ENGINES.values())
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_what_it_could_take_part_in_and_why_not(file: Path, capsys: pytest.Captu
     assert methods["fedavg"]["part"] == "none"
     assert methods["fedavg"]["note"] == 'lacks weights: train="all" lets its body learn'
     assert methods["fednh"]["note"].endswith('train="all" lets its body learn; build it with head="cosine"')
-    assert methods["fedalign"]["note"].endswith("for width it takes a torch net")
+    assert methods["fedalign"]["note"].endswith("at a share of its width: take a torch net that does")
     assert f"feature_dim must be {WIDTH}" in methods["fedssa"]["note"]
     assert "prototype-pull" in methods["fedproto"]["note"]
 

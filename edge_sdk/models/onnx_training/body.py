@@ -20,6 +20,7 @@ from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.graph import Graph, port, read_graph, tensor_port
 from edge_sdk.models.onnx_file.head import HeadWeights
 from edge_sdk.models.onnx_file.inputs import Inputs
+from edge_sdk.models.onnx_training.directional import DIRECTION, directional_graph
 from edge_sdk.models.onnx_training.free_memory import free_memory_bytes
 from edge_sdk.models.onnx_training.gradient import TrainingGraph, learnable, moving, training_graph
 from edge_sdk.models.onnx_training.recurrent import LEFT_WHOLE
@@ -210,6 +211,30 @@ class GraphBody(FlatPart):
             self._keep(self._steps, len(x), self._engine.step(self._made(x), *self._places(), len(rows)))
         step = self._steps[len(x)]
         return None if step is None else (*step.run(self._inputs.feed(x), labels, rows), self._slopes)
+
+    def directional(self, x: Floats, direction: Floats) -> Floats:
+        """Return the derivative of the features in a direction (p,) of the weights: (n, c, h, w) -> (n, d).
+
+        Raises ModelError where the graph of the derivative cannot be made.
+        """
+        self._inputs.check(x)
+        parts = np.array_split(x, -(-len(x) // self._fitting()))
+        return np.concatenate([self._derivative(part, direction) for part in parts])
+
+    def _derivative(self, x: Floats, direction: Floats) -> Floats:
+        made = self._made(x)
+        try:
+            graph = directional_graph(made)
+        except NotDifferentiable as error:
+            raise ModelError(
+                f"{self.name}: no derivative in a direction of the weights: {error} has no rule"
+            ) from error
+        given: dict[str, AnyArray] = {**self._inputs.feed(x), **self._views(self.values)}
+        kept = self._engine.function(made.forward)(given)
+        given |= dict(zip(made.forward.outputs, kept, strict=True))
+        given |= {DIRECTION + name: part for name, part in self._views(direction).items()}
+        (found,) = self._engine.function(graph)({name: given[name] for name in graph.inputs})
+        return np.asarray(found, np.float32).reshape(len(x), -1)
 
     def preparing(self, x: Floats, classes: int | None) -> Iterator[None]:
         """Make what a step on mini-batches like x needs, with pauses at which a device may stop.

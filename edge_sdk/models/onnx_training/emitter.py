@@ -34,13 +34,13 @@ class Emitter:
 
         trained: the names that depend on weights which learn; nothing else needs a slope.  prefix: of new names.
         """
-        self._shapes, self._values, self.trained, self._prefix = dict(shapes), constants, trained, prefix
+        self.shapes, self._values, self.trained, self._prefix = dict(shapes), constants, trained, prefix
         self.nodes: list[Node] = []
         self.constants: dict[str, Constant] = {}
 
     def shape(self, name: str) -> Shape:
         """Return the shape of a tensor, of the forward pass or of what was emitted."""
-        return self._shapes[name]
+        return self.shapes[name]
 
     def value(self, name: str) -> NDArray[Any] | None:
         """Return the value of a constant, or None if the tensor is computed."""
@@ -53,7 +53,7 @@ class Emitter:
         name = f"{self._prefix}/const/{digest}"
         if name not in self.constants:
             self.constants[name] = Constant(name, tensor_of(name, array), None)
-            self._shapes[name] = array.shape
+            self.shapes[name] = array.shape
         return name
 
     def whole(self, *numbers: int) -> str:
@@ -66,7 +66,7 @@ class Emitter:
         """Emit an operator with one output of a known shape; return the output's name."""
         output = f"{self._prefix}/{len(self.nodes)}/{operator}"
         self.nodes.append(node(operator, inputs, output, **attributes))
-        self._shapes[output] = shape
+        self.shapes[output] = shape
         return output
 
     # -- what rules share -------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from edge_sdk.models.onnx_file.graph import IR_VERSION, OPSET, Graph, port, tens
 from edge_sdk.models.onnx_file.node import Node, node
 from edge_sdk.models.onnx_training import layer_rules
 from edge_sdk.models.onnx_training.emitter import Emitter, Shape
-from edge_sdk.models.onnx_training.rules import RULES, SELECTING, NotDifferentiable
+from edge_sdk.models.onnx_training.rules import RULES, SELECTING, BackwardRule, NotDifferentiable, Slopes
 
 SLOPE = "back/slope"
 """The input of a backward graph: the slope of its forward graph's output."""
@@ -37,6 +37,8 @@ class TrainingGraph:
     """The names of the weights, in the order of the slopes."""
     sizes: Mapping[str, tuple[Shape, np.dtype[Any]]]
     """Shape and type of each output of the forward pass."""
+    shapes: Mapping[str, Shape]
+    """The shape of each tensor of both passes."""
 
 
 def training_graph(
@@ -55,21 +57,36 @@ def training_graph(
     trained = depending(graph, frozenset(weights))
     shapes = {name: array.shape for name, array in tensors.items()}
     to = Emitter({**shapes, SLOPE: shapes[output]}, fixed, trained)
-    slopes: dict[str, str] = {output: SLOPE}
+    slopes = slopes_back(graph, to, {output: SLOPE}, RULES)
+    ends = [to.broadcast(slopes[name], shapes[name]) if name in slopes else to.zeros(shapes[name]) for name in weights]
+    return _assembled(graph, output, tuple(weights), to, ends, tensors)
+
+
+def slopes_back(
+    graph: Graph, to: Emitter, ends: Mapping[str, str], rules: Mapping[str, BackwardRule]
+) -> dict[str, str]:
+    """Emit the slope of each tensor of a graph on which `ends` depend, given theirs; return the names.
+
+    Raises NotDifferentiable, with the tensor, where an operator has no rule, or is used in a way that has none.
+    """
+    slopes = dict(ends)
     for each in reversed(graph.nodes):
-        given = [to.broadcast(slopes[name], shapes[name]) if name in slopes else None for name in each.outputs]
-        if not any(given) or not trained.intersection(each.inputs):
+        given = [to.broadcast(slopes[name], to.shape(name)) if name in slopes else None for name in each.outputs]
+        if not any(given) or not to.trained.intersection(each.inputs):
             continue
         try:
-            found = RULES[each.operator](to, each, given)
+            found = rules.get(each.operator, _without_rule)(to, each, given)
         except NotDifferentiable as error:
             error.tensor = each.outputs[0]
             raise
         for name, slope in zip(each.inputs, found, strict=False):
-            if slope is not None and name in trained:
+            if slope is not None and name in to.trained:
                 slopes[name] = to.add(slopes.get(name), slope)
-    ends = [to.broadcast(slopes[name], shapes[name]) if name in slopes else to.zeros(shapes[name]) for name in weights]
-    return _assembled(graph, output, tuple(weights), to, ends, tensors)
+    return slopes
+
+
+def _without_rule(_to: Emitter, each: Node, _given: Sequence[str | None]) -> Slopes:
+    raise NotDifferentiable(each.operator)
 
 
 def step_graph(made: TrainingGraph, classes: int) -> Graph:
@@ -178,4 +195,5 @@ def _assembled(  # noqa: PLR0917
         (*to.nodes, *copies), {**own, **to.constants}, inputs, outputs, {"": OPSET}, IR_VERSION, name=graph.name
     )
     sizes = {name: (tensors[name].shape, tensors[name].dtype) for name in forward.outputs}
-    return TrainingGraph(forward, backward, kept, weights, sizes)
+    shapes = {**to.shapes, **{name: tensors[weight].shape for name, weight in zip(outputs, weights, strict=True)}}
+    return TrainingGraph(forward, backward, kept, weights, sizes, shapes)

@@ -253,6 +253,13 @@ def _scatter(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     return out
 
 
+@operator("GatherElements")
+def _gather_elements(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
+    data, index = map(given, inputs)
+    found: AnyArray = np.take_along_axis(data, index, int(node.number("axis", 0)))
+    return found
+
+
 @operator("GatherND")
 def _gather_nd(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     data, places = map(given, inputs)
