@@ -64,3 +64,7 @@ def main(argv: Sequence[str] | None = None, results: Path = RESULTS) -> int:
         sys.stderr.write(f"reference: {error}\n")
         return error.exit_code
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
