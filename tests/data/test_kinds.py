@@ -85,6 +85,24 @@ def test_shorter_series_are_padded_with_steps_that_stay_0() -> None:
     assert found.mean == (7.0,)
 
 
+def test_a_simulation_of_series_of_several_lengths() -> None:
+    rng, y = np.random.default_rng(0), np.arange(80) % 2
+    x = (rng.normal(size=(80, 12)) + np.outer(2 * y - 1, np.arange(12) % 2)).astype(np.float32) + 5
+    lengths, part = rng.integers(6, 13, 80), np.arange(80) < 60
+    arrays = {"x": x, "y": y, "lengths": lengths}
+    data = {f"{key}_{name}": a[w] for key, a in arrays.items() for name, w in (("train", part), ("test", ~part))}
+    tables = {
+        "federation": {"name": "a", "rounds": 1, "devices": 2},
+        "data": {"kind": "ragged-series", "normalise": "fit"},
+        "partition": {"kind": "iid"},
+        "fleet": [{"count": 2, "model": "numpy-series"}],
+    }
+    result = edge_sim.run(tables, data=data)
+    assert result.completed
+    with pytest.raises(UsageError, match="data: x_test: sample 3 has the length 13: expected 1 to 12"):
+        edge_sim.run(tables, data=data | {"lengths_test": np.r_[6, 6, 6, 13, np.full(16, 6)]})
+
+
 def test_series_of_one_sensor_get_an_axis_and_are_normalised_by_sensor() -> None:
     assert edge_sdk.Samples(np.arange(6).reshape(2, 3), [0, 1], kind="series").x.shape == (2, 3, 1)
     two = edge_sdk.Samples(np.array([[[1, 10], [3, 30]]]), [0], kind="series")
