@@ -88,7 +88,8 @@ LINES = (
 )
 
 UNEVEN = {"Local": 0, "FedProto": 0, "FedKD": 1}
-"""By algorithm the seed that is run once more with mini-batches as there: whether their order and the dropped last one matter."""
+"""By algorithm the seed that is run once more with mini-batches as there: whether their order and the dropped last one
+matter."""
 
 
 @dataclass(frozen=True)

@@ -139,8 +139,8 @@ of the devices on their own tests, weighted by their test samples, for the seeds
 What differs by intent: there all devices take their samples in one fixed order and drop a last mini-batch that is
 shorter; here each round draws an order, and the last mini-batch is filled up from the next. Initial weights are drawn
 from other seeds; devices with one kind of net begin alike in both. FedProto is compared by the nearest prototype, as
-FedTGP is, and its prototypes are averaged with equal weights, as there. FedMRL is measured as there, with the proxy that
-has just arrived, before training.
+FedTGP is, and its prototypes are averaged with equal weights, as there. FedMRL is measured as there, with the proxy
+that has just arrived, before training.
 """
 _TAIL = """
 FD diverged there on both seeds and has no figures; FedKTL needs a downloaded generator and is in neither. The figures

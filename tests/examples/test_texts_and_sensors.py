@@ -10,13 +10,13 @@ HERE = Path(__file__).parents[2] / "examples" / "texts_and_sensors"
 pytestmark = [pytest.mark.torch, pytest.mark.costly]
 
 
-@pytest.mark.parametrize(("file", "size"), [("news.py", 400), ("activity.py", 4)])
-def test_devices_with_other_nets_learn_together(file: str, size: int, monkeypatch) -> None:
+@pytest.mark.parametrize(("file", "size", "given"), [("news.py", 500, {"method": "fedmd", "rounds": 5}), ("activity.py", 4, {"rounds": 2})])
+def test_devices_with_other_nets_learn_together(file: str, size: int, given: dict, monkeypatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setenv("EDGE_SDK_TRACED", "off")  # recording takes longer than two rounds
+    monkeypatch.setenv("EDGE_SDK_TRACED", "off")  # recording takes longer than these rounds
     example = runpy.run_path(str(HERE / file))
     made_up = example["made_up"](size)
-    result = example["run"](*([made_up] if isinstance(made_up, dict) else made_up), rounds=2)
+    result = example["run"](*([made_up] if isinstance(made_up, dict) else made_up), **given)
     assert result.completed
     assert len({device.model for device in result.devices}) == 4
     assert max(device.accuracy for device in result.devices) > 0.45  # chance: .25 and .33
