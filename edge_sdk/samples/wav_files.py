@@ -46,4 +46,4 @@ def _read(path: Path) -> tuple[Floats, int]:
         return (whole[:, :, 0].astype(np.float32) - 128) / 128, rate
     filled = np.zeros((*whole.shape[:2], 4), np.uint8)
     filled[:, :, 4 - width :] = whole  # the highest bytes come last
-    return (filled.view("<i4")[:, :, 0] / 2.0**31).astype(np.float32), rate
+    return filled.view("<i4")[:, :, 0].astype(np.float32) / np.float32(2**31), rate
