@@ -15,8 +15,7 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.class_names import class_ids, listed
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, given_array
-from edge_sdk.ragged import steps_there
-from edge_sdk.sample_kind import RAGGED, SERIES, SampleKind, as_held, declared_kind
+from edge_sdk.sample_kind import RAGGED, SERIES, SampleKind, as_held, declared_kind, steps_there
 
 log = logging.getLogger(__name__)
 

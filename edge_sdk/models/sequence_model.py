@@ -18,8 +18,7 @@ from edge_sdk.errors import ModelError
 from edge_sdk.models.body_model import BodyModel
 from edge_sdk.models.checks import check_samples, check_whole_number, input_shape_of
 from edge_sdk.models.cosine_head import make_head
-from edge_sdk.ragged import steps_there
-from edge_sdk.sample_kind import RAGGED, SERIES
+from edge_sdk.sample_kind import RAGGED, SERIES, steps_there
 
 KERNEL = 9
 """Steps that a random convolution looks at."""

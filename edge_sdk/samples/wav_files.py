@@ -43,7 +43,8 @@ def _read(path: Path) -> tuple[Floats, int]:
         raise UsageError(f"{path}: not a readable WAV file of PCM: {error or 'it ends early'}") from None
     whole = raw[: len(raw) // (channels * width) * channels * width].reshape(-1, channels, width)
     if width == 1:  # from 0 to 255
-        return (whole[:, :, 0].astype(np.float32) - 128) / 128, rate
+        return (whole[:, :, 0].astype(np.float32) - np.float32(128)) / np.float32(128), rate
     filled = np.zeros((*whole.shape[:2], 4), np.uint8)
     filled[:, :, 4 - width :] = whole  # the highest bytes come last
-    return filled.view("<i4")[:, :, 0].astype(np.float32) / np.float32(2**31), rate
+    values: Floats = (filled.view("<i4")[:, :, 0] / 2.0**31).astype(np.float32)
+    return values, rate

@@ -16,8 +16,7 @@ from edge_sdk.data import Augment, Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, public_taken
 from edge_sdk.public_set.samples import PublicSet
-from edge_sdk.ragged import steps_there
-from edge_sdk.sample_kind import RAGGED, SERIES, SampleKind
+from edge_sdk.sample_kind import RAGGED, SERIES, SampleKind, steps_there
 from edge_sim.config.settings import Config, DataTable, Normalise
 from edge_sim.data.draw import draw_equally, draw_evenly
 from edge_sim.data.sources import digits, hub, leaf, npz

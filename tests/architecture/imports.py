@@ -10,7 +10,7 @@ PACKAGES = ("edge_sdk", "coordinator", "edge_sim", "firmware_profiles")
 
 NEUTRAL = ("protocol", "objectives", "reductions", "privacy", "methods")
 """The rooms of edge_sdk that both sides share, in order: each imports only those before it, itself, and these:"""
-BELOW = ("errors", "data", "arrays", "class_names", "given_arrays", "sample_kind", "ragged", "lazy")
+BELOW = ("errors", "data", "arrays", "class_names", "given_arrays", "sample_kind", "lazy")
 COORDINATOR_MAY = (
     *NEUTRAL,
     *BELOW,

@@ -20,7 +20,6 @@ ALWAYS = {
     "edge_sdk.given_arrays",
     "edge_sdk.lazy",
     "edge_sdk.sample_kind",
-    "edge_sdk.ragged",
     "edge_sdk.version",
     "edge_sdk.durable",
     "edge_sdk.terminal",
