@@ -72,7 +72,7 @@ def _steps_there(x: Tensor) -> Tensor:
     return filled.flip(1).cumsum(1).flip(1).clamp_max(1)
 
 
-class Bag(nn.Module):
+class WordsAsTheyAre(nn.Module):
     """Vectors of tokens as they are: (b, t, d) -> (b, t, d)."""
 
     def forward(self, x: Tensor, there: Tensor | None) -> Tensor:  # noqa: ARG002  # as other bodies
@@ -191,6 +191,6 @@ _BODIES: dict[str, Build] = {
 }
 NETS: dict[str, Build] = {
     **{f"series-{name}": build for name, build in _BODIES.items()},
-    "text-bag": _over_time(lambda _depth, _steps: Bag(), WORD, hidden=64),
+    "text-bag": _over_time(lambda _depth, _steps: WordsAsTheyAre(), WORD, hidden=64),
     **{f"text-{name}": build for name, build in _BODIES.items()},
 }
