@@ -50,7 +50,7 @@ from edge_sdk.protocol.toml_table import allowed, to_table
 from edge_sdk.protocol.transforms import OWN_FIELD, setting_of, unfit_encoding
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.reductions.influence import PAPER, RobustTable
-from edge_sdk.sample_kind import MOST_VOCABULARY
+from edge_sdk.sample_kind import KINDS, MOST_VOCABULARY
 
 T = TypeVar("T")
 TomlTable = dict[str, Any]
@@ -196,8 +196,9 @@ class PublicTable:
     """Whether devices that lack the set may fetch it from the coordinator."""
     layout: Annotated[str, Text(4, "NCHW|NHWC")] | None = None
     """Order of the axes of its pictures: NCHW, channels first, or NHWC; default: inferred from their sizes."""
-    kind: Annotated[str, Text(8, "picture|vector|series|tokens")] | None = None
-    """What its samples are: picture, vector, series or tokens; needed for tokens that are stored as whole numbers."""
+    kind: Annotated[str, Text(13, "|".join(KINDS))] | None = None
+    """What its samples are: picture, vector, series, ragged-series or tokens; needed for tokens that are stored as
+    whole numbers."""
     vocabulary: Annotated[int, Integer(2, MOST_VOCABULARY)] | None = None
     """How many ids there are, of tokens."""
 

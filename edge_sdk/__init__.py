@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from edge_sdk.policy.energy import PowerMeter
     from edge_sdk.policy.policy import Policy
     from edge_sdk.public_set.samples import PublicSet
+    from edge_sdk.samples.csv_files import samples_from_csv
     from edge_sdk.samples.readers import samples_from_folder, samples_from_npz, samples_from_torch, split_samples
     from edge_sdk.samples.store import SampleStore
     from edge_sdk.samples.texts import hashed_words
@@ -65,6 +66,7 @@ _HOME = {
     "UsageError": "edge_sdk.errors",
     "hashed_words": "edge_sdk.samples.texts",
     "split_samples": "edge_sdk.samples.readers",
+    "samples_from_csv": "edge_sdk.samples.csv_files",
     "samples_from_folder": "edge_sdk.samples.readers",
     "samples_from_npz": "edge_sdk.samples.readers",
     "samples_from_torch": "edge_sdk.samples.readers",
@@ -100,6 +102,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "hashed_words",
+    "samples_from_csv",
     "samples_from_folder",
     "samples_from_npz",
     "samples_from_torch",

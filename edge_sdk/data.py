@@ -15,7 +15,7 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.class_names import class_ids, listed
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, given_array
-from edge_sdk.sample_kind import SampleKind, declared_kind
+from edge_sdk.sample_kind import RAGGED, SERIES, SampleKind, as_held, declared_kind, steps_there
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +23,8 @@ Raw = NDArray[Any]
 """Samples as they were recorded, u1 or f4: (n, h, w), (n, h, w, c), (n, t, d), or flat, (n, d) and (n, t)."""
 _TOGETHER_VALUES = 2**18
 """The numbers that are preprocessed together: what a step leaves to the next one is no longer than this."""
+_NO_PADDING = 1e-30
+"""What a step becomes that is 0 in every sensor once it is normalised: nets take steps of 0 for padding."""
 _AUGMENT_STREAM = 11
 """Keeps these random numbers apart from others with the same seed."""
 
@@ -45,8 +47,8 @@ class Preprocess:
     std: float | tuple[float, ...] = 1.0
     """The divisor after that, likewise."""
     kind: str | None = field(default=None, repr=False)
-    """picture, vector, series or tokens, as of Samples; a net is then given (b, c, h, w), (b, d), (b, t, d), or ids
-    (b, t) as int64.  None: pictures, or flat samples as (b, 1, 1, d)."""
+    """picture, vector, series, ragged-series or tokens, as of Samples; a net is then given (b, c, h, w), (b, d),
+    (b, t, d), or ids (b, t) as int64.  None: pictures, or flat samples as (b, 1, 1, d)."""
     vocabulary: int | None = field(default=None, repr=False)
     """How many ids of tokens there are."""
 
@@ -119,9 +121,13 @@ class Preprocess:
         x = _with_channels(x, self.channels)
         if self.size is not None and x.shape[2:] != self.size:
             x = _resize(x, self.size)
-        channels = x.shape[3] if self.kind == "series" else x.shape[1]
+        channels = x.shape[3] if self.kind in SERIES else x.shape[1]
         mean, std = self._by_channel("mean", channels), self._by_channel("std", channels)
         out: Floats = np.ascontiguousarray((x * np.float32(self.scale) - mean) / std)
+        if self.kind == RAGGED:
+            there, zero = steps_there(raw), (out[:, 0] == 0).all(axis=2)
+            out[:, 0][~there] = 0
+            out[:, 0][there & zero] = _NO_PADDING
         return out
 
     def black(self, channels: int) -> Floats:
@@ -134,7 +140,7 @@ class Preprocess:
         values: Floats = np.array(getattr(self, name), np.float32).reshape(-1, 1, 1)
         if len(values) not in (1, channels):
             raise UsageError(f"preprocess {name}: {len(values)} numbers for samples with {channels} channels")
-        return values.T if self.kind == "series" else values
+        return values.T if self.kind in SERIES else values
 
 
 def _finite(value: object) -> Floats | None:
@@ -184,7 +190,9 @@ class Samples:
     """Raw samples with labels.
 
     x: numbers (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w); with kind="series" (n, t, d) or (n, t), with
-    kind="tokens" ids (n, t), 0..vocabulary-1.  y: classes (n,) or (n, 1), or one-hot rows (n, k).
+    kind="ragged-series" also a list of (t, d) of several t, with kind="tokens" ids (n, t), 0..vocabulary-1, or a list
+    of (t,).  lengths: (n,), the steps or tokens of padded samples; what is behind them becomes 0, the padding.
+    y: classes (n,) or (n, 1), or one-hot rows (n, k).
     Both may be arrays, tensors, pandas frames or columns, or lists; classes that are given by their names, or as a
     pandas categorical, become ids.  layout: "NCHW" or "NHWC", the order of the axes of x; None: the one that its sizes
     tell, which is logged unless it is NHWC.  Values are not scaled: that is for the model's `Preprocess`.  Raises
@@ -197,20 +205,23 @@ class Samples:
     """The names of the federation's classes in its order; default: the names in `y`, sorted, or none."""
     layout: InitVar[PictureLayout | None] = None
     kind: str | None = None
-    """picture, vector, series or tokens, as declared.  Without a declaration (None) the shape tells pictures and
-    vectors apart."""
+    """picture, vector, series, ragged-series or tokens, as declared.  Without a declaration (None) the shape tells
+    pictures and vectors apart."""
     vocabulary: int | None = None
     """How many ids of tokens there are."""
+    lengths: InitVar[Any] = None
 
-    def __post_init__(self, layout: PictureLayout | None) -> None:
+    def __post_init__(self, layout: PictureLayout | None, lengths: Any) -> None:
         declared = self.declared
-        x = given_array(self.x, "x") if declared is None else declared.given(self.x, "x")
+        if declared is None and lengths is not None:
+            raise UsageError('x: lengths have no effect without kind = "ragged-series" or kind = "tokens"')
+        x = given_array(self.x, "x") if declared is None else declared.given(self.x, "x", lengths)
         y, names = class_ids(self.y, self.class_names)
         if declared is None and (x.dtype.kind not in "biuf" or not x.ndim):
             raise UsageError(f"x: found {x.dtype} {x.shape}: samples are numbers, with shape (n, ...)")
         if len(x) != len(y):
             raise UsageError(f"{len(x)} samples but {len(y)} labels")
-        x, line = channels_last(x, layout, "x") if declared is None else declared.held(x, layout, "x")
+        x, line = as_held(x, declared, layout, "x") if declared else channels_last(x, layout, "x")
         if line:
             log.warning("%s", line)
         object.__setattr__(self, "x", x)

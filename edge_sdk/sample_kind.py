@@ -11,20 +11,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, check_numbers, given_array, raw_values
 
+RAGGED = "ragged-series"
+"""Series of several lengths: steps that are 0 in every sensor, at the end, are padding."""
+SERIES = ("series", RAGGED)
 KINDS: Mapping[str, str] = {
     "picture": "(n, h, w), (n, h, w, c) or (n, c, h, w)",
     "vector": "(n, d)",
     "series": "(n, t, d) or (n, t)",
+    RAGGED: "(n, t, d), (n, t) or a list of (t, d), which end in steps of 0",
     "tokens": "(n, t)",
 }
 """The kinds, each with the shape of samples."""
-AXES: Mapping[str, int] = {"picture": 3, "vector": 1, "series": 2, "tokens": 1}
+AXES: Mapping[str, int] = {"picture": 3, "vector": 1, "series": 2, RAGGED: 2, "tokens": 1}
 """The axes of a sample as a net is given it: (c, h, w), (d,), (t, d) and (t,)."""
 MOST_VOCABULARY = 2**24
 """f4 holds all whole numbers up to this one."""
@@ -60,34 +64,47 @@ class SampleKind:
             is_bytes = self.name == "picture" and x.size and 0 <= x.min() <= x.max() <= 255
             x = x.astype(np.uint8 if is_bytes else np.float32)
         x = raw_values(x, where)
-        if self.name == "series" and x.ndim == 2:
+        if self.name in SERIES and x.ndim == 2:
             x = x[:, :, None]
-        axes = {"picture": (3, 4), "vector": (2,), "series": (3,)}[self.name]
+        axes = {"picture": (3, 4), "vector": (2,)}.get(self.name, (3,))
         if x.ndim not in axes:
             raise self._unfit(x, where)
         return channels_last(x, layout, where) if self.name == "picture" else (x, "")
 
-    def given(self, x: Any, where: str) -> NDArray[Any]:
-        """Return samples as an array; texts of several lengths are padded with the id 0, which they must not have.
+    def given(self, x: Any, where: str, lengths: Any = None) -> NDArray[Any]:
+        """Return samples as an array; texts of several lengths are padded with the id 0, series with steps of 0.
 
-        Raises UsageError for a text without tokens.
+        lengths: of padded samples (n,), or None.  Raises UsageError for lengths of another kind or beyond the samples,
+        and where what is there would be taken for padding.
         """
-        if self.name != "tokens" or not isinstance(x, Sequence) or not len(x) or isinstance(x[0], str):
+        parts = self.parts
+        if lengths is not None:
+            if not parts:
+                raise UsageError(f'{where}: lengths have no effect on kind = "{self.name}"')
+            x = cut_to_lengths(given_array(x, where), lengths, where, parts)
+            lengths = np.ravel(lengths)
+        elif parts and isinstance(x, Sequence) and len(x) and not isinstance(x[0], str):
+            lengths = [len(each) if hasattr(each, "__len__") else 1 for each in x]
+            x = padded(x, where, parts) if parts == "tokens" or min(lengths) < max(lengths) else given_array(x, where)
+        else:
             return given_array(x, where)
-        texts = [given_array(text, f"{where}: sample {row}") for row, text in enumerate(x)]
-        lengths = [text.size for text in texts]
-        for row, text in enumerate(texts):
-            if text.ndim != 1 or not text.size:
-                raise UsageError(f"{where}: sample {row} has no tokens: leave it and its label out")
-            if lengths[row] < max(lengths) and (text == 0).any():
-                raise UsageError(
-                    f"{where}: sample {row} has the id 0, which pads shorter texts: count ids from 1, in a vocabulary "
-                    "larger by 1"
-                )
-        out = np.zeros((len(texts), max(lengths)), np.result_type(*texts))
-        for row, text in enumerate(texts):
-            out[row, : text.size] = text
-        return out
+        if self.name == "series" and min(lengths) < np.shape(x)[1]:
+            row = int(np.argmin(lengths))
+            raise UsageError(
+                f"{where}: sample {row} has {lengths[row]} steps, others have {np.shape(x)[1]}: declare "
+                'kind="ragged-series", here and in Preprocess'
+            )
+        return np.asarray(x)
+
+    @property
+    def parts(self) -> str:
+        """What a sample with a length consists of, tokens or steps; empty for pictures and vectors."""
+        return "" if self.name in ("picture", "vector") else "tokens" if self.name == "tokens" else "steps"
+
+    def check_filled(self, x: NDArray[Any], where: str) -> None:
+        """Raise UsageError for a sample that is nothing but padding."""
+        if self.name in ("tokens", RAGGED) and x.ndim in (2, 3):
+            check_filled(x, where, self.parts)
 
     def _tokens(self, x: NDArray[Any], where: str) -> Floats:
         if x.dtype.kind in "UST" or (x.dtype.kind == "O" and x.size and isinstance(x.flat[0], str)):
@@ -153,9 +170,77 @@ def as_held(
     """Return samples (n, ...) as they lie in memory, and a line on what was taken where nothing is declared."""
     if kind is None:
         return channels_last(raw_values(x, where), layout, where, ambiguous=ambiguous)
-    return kind.held(x, layout, where)
+    held = kind.held(x, layout, where)
+    kind.check_filled(held[0], where)
+    return held
 
 
 def net_shape(kind: SampleKind | None, shape: tuple[int, int, int]) -> tuple[int, ...]:
     """Return the shape of a sample as a net is given it: of a preprocessed one (c, h, w)."""
     return shape[3 - AXES.get(kind.name if kind else "picture", 3) :]
+
+
+def steps_there(x: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which steps are no padding: series (n, t, d) or ids (n, t) -> (n, t)."""
+    filled = x != 0 if x.ndim == 2 else (x != 0).any(axis=2)
+    found: NDArray[np.bool_] = np.logical_or.accumulate(filled[:, ::-1], axis=1)[:, ::-1]
+    return found
+
+
+def check_filled(x: NDArray[Any], where: str, parts: str) -> None:
+    """Raise UsageError for a sample that is nothing but padding; parts: tokens or steps."""
+    empty = ~steps_there(x).any(axis=1)
+    if empty.any():
+        row = int(empty.argmax())
+        raise UsageError(f"{where}: sample {row} has no {parts}, all of it is 0: leave it and its label out")
+
+
+def padded(rows: Sequence[Any], where: str, parts: str) -> NDArray[Any]:
+    """Return samples (t,) or (t, d), each with its own t, as one array: (n, longest) or (n, longest, d).
+
+    Raises UsageError for a sample without steps, with another number of sensors, or whose end would be padding.
+    """
+    arrays = [given_array(each, f"{where}: sample {row}") for row, each in enumerate(rows)]
+    for row, each in enumerate(arrays):
+        if not 1 <= each.ndim <= 2 or each.shape[1:] != arrays[0].shape[1:]:
+            raise UsageError(f"{where}: sample {row} has the shape {each.shape}, but sample 0 has {arrays[0].shape}")
+    lengths = [len(each) for each in arrays]
+    out = np.zeros((len(arrays), max(lengths), *arrays[0].shape[1:]), np.result_type(*arrays))
+    for row, each in enumerate(arrays):
+        out[row, : len(each)] = each
+    return cut_to_lengths(out, lengths, where, parts)
+
+
+def cut_to_lengths(x: NDArray[Any], lengths: ArrayLike, where: str, parts: str) -> NDArray[Any]:
+    """Return samples (n, t) or (n, t, d) with 0 behind their lengths (n,).
+
+    Raises UsageError for a length that is no whole number from 1 to t, and for a shorter sample whose 0 would be taken
+    for padding.
+    """
+    found = given_array(lengths, f"{where}: lengths")
+    if x.ndim not in (2, 3) or found.shape != (len(x),) or found.dtype.kind not in "iu":
+        raise UsageError(
+            f"{where}: lengths: expected a whole number for each of {len(x)} samples, found {found.dtype} {found.shape}"
+        )
+    steps = x.shape[1]
+    wrong = (found < 1) | (found > steps)
+    if wrong.any():
+        row = int(wrong.argmax())
+        if found[row] == 0:
+            raise UsageError(f"{where}: sample {row} has no {parts}: leave it and its label out")
+        raise UsageError(f"{where}: sample {row} has the length {found[row]}: expected 1 to {steps}, the {parts} of x")
+    beyond = np.arange(steps) >= found[:, None]  # (n, t)
+    out: NDArray[Any] = np.where(beyond if x.ndim == 2 else beyond[:, :, None], x.dtype.type(0), x)
+    shorter = found < steps
+    if parts == "tokens":
+        if (lost := ((out == 0) & ~beyond).any(axis=1) & shorter).any():
+            raise UsageError(
+                f"{where}: sample {int(lost.argmax())} has the id 0, which pads shorter texts: count ids from 1, in a "
+                "vocabulary larger by 1"
+            )
+    elif (lost := steps_there(out).sum(axis=1) != found).any():
+        raise UsageError(
+            f"{where}: sample {int(lost.argmax())} ends in a step of 0 in every sensor, which pads shorter series: "
+            "leave the step out, or add a sensor that is always 1"
+        )
+    return out

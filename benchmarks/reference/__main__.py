@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.reference.ours import SEEDS, UNEVEN, Run, read_reference
+from benchmarks.reference.ours import LINES, SEEDS, UNEVEN, Run, read_reference
 from benchmarks.reference.page import page, runs
 from benchmarks.reference.theirs import TWINS
+from benchmarks.reference.theirs_fedproto import PROTOTYPE_TWINS
 from edge_sdk.cli import OneLineParser
 from edge_sdk.errors import EdgeError
 
@@ -42,7 +43,12 @@ def main(argv: Sequence[str] | None = None, results: Path = RESULTS) -> int:
     file = results / "reference.json"
     if file.exists():
         kept = json.loads(file.read_text(encoding="utf-8"))
-    every = [*runs(), *(Run(line, seed=0, as_fed=True) for line in UNEVEN), *TWINS]
+    every = [
+        *runs(),
+        *(Run(line, UNEVEN[line.theirs], as_fed=True) for line in LINES if line.theirs in UNEVEN),
+        *TWINS,
+        *PROTOTYPE_TWINS,
+    ]
     wanted = [run for run in every if args.only in (None, run.theirs) and run.seed in args.seeds]
     missing = [run for run in wanted if kept.get(run.name, {}).get("settings") != run.digest]
     try:
@@ -64,3 +70,7 @@ def main(argv: Sequence[str] | None = None, results: Path = RESULTS) -> int:
         sys.stderr.write(f"reference: {error}\n")
         return error.exit_code
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -53,7 +53,7 @@ class Twin:
     def measured(self, reference: Reference) -> dict[str, Any]:
         """Run it, and return its figures."""
         begun_s = time.process_time()
-        devices = [_Device(number, reference.of(number), 1000 * self.seed) for number in range(DEVICES)]
+        devices = [Device(number, reference.of(number), 1000 * self.seed) for number in range(DEVICES)]
         shared = {name: each.detach() for name, each in devices[0].proxy.named_parameters()}
         for round_ in range(STOPS):
             share = 0.95 + 0.03 * round_ / ROUNDS
@@ -71,7 +71,7 @@ class Twin:
         found = weighted({str(each.number): each.accuracy() for each in devices}, tested)
         return {"ours": found, "settings": self.digest, "cpu_s": time.process_time() - begun_s}
 
-    def _train(self, device: _Device) -> None:
+    def _train(self, device: Device) -> None:
         ce, mse = nn.functional.cross_entropy, nn.functional.mse_loss
         parts = (device.own, device.proxy, device.projection)
         for x, y in device.batches():
@@ -97,7 +97,9 @@ class Twin:
         return found if self.mean_over_samples else found / f.shape[1]
 
 
-class _Device:
+class Device:
+    """The nets and the samples of one device."""
+
     def __init__(self, number: int, data: LocalData, seed: int) -> None:
         make = (nets.a, nets.b, nets.c)[number % 3]
         self.number = number
@@ -107,7 +109,7 @@ class _Device:
         self._x, self._y = _tensors(data.train)
         test = data.test
         assert test is not None  # the partition gives every device one
-        self._test_x, self.test_y = _tensors(test)
+        self.test_x, self.test_y = _tensors(test)
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The mini-batches in the order of the samples, without a shorter last one."""
@@ -117,7 +119,7 @@ class _Device:
     def accuracy(self) -> float:
         """The own model's share of right answers on the device's test."""
         with torch.no_grad():
-            return float((self.own(self._test_x).argmax(1) == self.test_y).float().mean())
+            return float((self.own(self.test_x).argmax(1) == self.test_y).float().mean())
 
 
 def _tensors(samples: Any) -> tuple[Tensor, Tensor]:

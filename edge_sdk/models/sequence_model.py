@@ -18,6 +18,7 @@ from edge_sdk.errors import ModelError
 from edge_sdk.models.body_model import BodyModel
 from edge_sdk.models.checks import check_samples, check_whole_number, input_shape_of
 from edge_sdk.models.cosine_head import make_head
+from edge_sdk.sample_kind import RAGGED, SERIES, steps_there
 
 KERNEL = 9
 """Steps that a random convolution looks at."""
@@ -53,20 +54,24 @@ class SequenceModel(BodyModel):
         and with them meanings.  Raises ModelError for other kinds and numbers out of range.
         """
         kind = preprocess.declared
-        if kind is None or kind.name not in ("series", "tokens"):
+        if kind is None or kind.name not in (*SERIES, "tokens"):
             raise ModelError(
                 f"SequenceModel: takes series and tokens, its preprocess declares {kind or 'no kind'}: give "
                 'preprocess=edge_sdk.Preprocess(kind="series"), or kind="tokens" with vocabulary'
             )
-        name = name or {"series": "numpy-series", "tokens": "numpy-text"}[kind.name]
-        features = {"series": 256, "tokens": 4096}[kind.name] if features is None else features
+        of_series = kind.name in SERIES
+        name = name or ("numpy-series" if of_series else "numpy-text")
+        features = (256 if of_series else 4096) if features is None else features
         check_whole_number(name, "features", features, 2)
         self._input_shape = input_shape_of(name, input_shape)
         steps, depth = self._input_shape[1:]
         body: Callable[[Floats], Floats]
-        if kind.name == "series":
+        if of_series:
             places = min(steps, _PLACES)
-            body, flops = RandomConvolutions(steps, depth, features), 2 * KERNEL * depth * places * features
+            body, flops = (
+                RandomConvolutions(steps, depth, features, kind.name == RAGGED),
+                2 * KERNEL * depth * places * features,
+            )
             note = f"{features} fixed random convolutions"
         else:
             body, flops = HashedWords(features), 4 * depth
@@ -90,8 +95,9 @@ class SequenceModel(BodyModel):
 class RandomConvolutions:
     """The share of steps at which a random convolution is above 0, for each of many (ROCKET: Dempster et al., 2020)."""
 
-    def __init__(self, steps: int, depth: int, features: int) -> None:
-        """steps, depth: of a series (t, d)."""
+    def __init__(self, steps: int, depth: int, features: int, ragged: bool = False) -> None:
+        """steps, depth: of a series (t, d).  ragged: whether steps of 0 at its end are padding."""
+        self._ragged = ragged
         rng, self._every = np.random.default_rng(_DRAW_STREAM), -(-steps // _PLACES)
         self._scale = np.float32(_LENGTH / np.sqrt(features))
         widest = max(1, (steps - 1) // (KERNEL - 1))
@@ -107,13 +113,17 @@ class RandomConvolutions:
     def _of_few(self, x: Floats) -> Floats:
         """Return the features of a few series (n, t, d)."""
         found = []
+        there = steps_there(x)[:, :: self._every, None]  # (n, places, 1)
         for dilation, weights, bias in self._banks:
             reach = dilation * (KERNEL // 2)
             framed = np.pad(x, ((0, 0), (reach, reach), (0, 0)))
             windows = sliding_window_view(framed, 2 * reach + 1, axis=1)[:, :: self._every, :, ::dilation]
             seen = windows.reshape(len(x) * windows.shape[1], -1)  # (n * places, d * KERNEL)
             above = (seen @ weights + bias > 0).reshape(len(x), -1, len(bias))
-            found.append(self._scale * (2 * above.mean(axis=1, dtype=np.float32) - 1))
+            share = above.mean(axis=1, dtype=np.float32)
+            if self._ragged:
+                share = (above & there).sum(axis=1, dtype=np.float32) / there.sum(axis=1).clip(1)
+            found.append(self._scale * (2 * share.astype(np.float32, copy=False) - 1))
         return np.concatenate(found, axis=1)
 
 

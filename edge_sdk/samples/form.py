@@ -13,7 +13,7 @@ from edge_sdk.class_names import listed
 from edge_sdk.data import Raw, is_whole
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import PictureLayout, channels_last, given_array, raw_values
-from edge_sdk.sample_kind import SampleKind
+from edge_sdk.sample_kind import SampleKind, as_held
 
 KINDS = ("uint8", "float32")
 
@@ -58,7 +58,7 @@ def checked_sample(
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         raise UsageError("a sample with NaN or Inf: leave it out, or repair the sensor's reading first")
     if kind is not None:
-        values, line = kind.held(found[None], layout, "a sample")
+        values, line = as_held(found[None], kind, layout, "a sample")
         return np.array(values[0], order="C"), line
     values = raw_values(found[None], "a sample")
     line = ""

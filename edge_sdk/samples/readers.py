@@ -1,4 +1,4 @@
-"""Readers of labelled samples that lie somewhere already: npz files, folders, datasets of torch; pictures by Pillow."""
+"""Readers of labelled samples that lie somewhere already: npz files, folders, datasets of torch."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from edge_sdk.given_arrays import (
     stacked_pictures,
 )
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
-from edge_sdk.sample_kind import SampleKind, arguments, as_held, declared_kind
+from edge_sdk.sample_kind import SERIES, SampleKind, arguments, as_held, declared_kind
 from edge_sdk.samples.form import sample_id
 from edge_sdk.samples.reservoir import checked_split, part_of
+from edge_sdk.samples.wav_files import read_wavs
 
 log = logging.getLogger(__name__)
 
-ARRAYS = (".npy",)
+ARRAYS, SOUNDS = (".npy",), (".wav",)
 
 
 def samples_from_npz(
@@ -37,30 +38,36 @@ def samples_from_npz(
     x: str = "x",
     y: str = "y",
     layout: PictureLayout | None = None,
+    lengths: str | None = None,
     kind: str | None = None,
     vocabulary: int | None = None,
 ) -> Samples:
     """Read samples (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w), uint8 or floats, and labels from an npz file.
 
-    x, y: the names of the two arrays.  layout, kind, vocabulary: as of Samples.  Raises UsageError with the file, the
-    array, and what was found in it.
+    x, y: the names of the two arrays; lengths: that of the lengths of padded series or texts.  layout, kind,
+    vocabulary: as of Samples.  Raises UsageError with the file, the array, and what was found in it.
     """
-    declared = declared_kind(kind, vocabulary, str(path))
+    declared, names = declared_kind(kind, vocabulary, str(path)), [x, y, *([lengths] if lengths else [])]
     try:
         with Path(path).open("rb") as file:  # opened here, so that it is closed if numpy raises
             archive = np.load(file, allow_pickle=False)
             found = (
-                {} if isinstance(archive, np.ndarray) else {name: archive[name] for name in (x, y) if name in archive}
+                {} if isinstance(archive, np.ndarray) else {name: archive[name] for name in names if name in archive}
             )
-            names = "one bare array" if isinstance(archive, np.ndarray) else ", ".join(archive) or "no arrays"
+            held = "one bare array" if isinstance(archive, np.ndarray) else ", ".join(archive) or "no arrays"
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
     except UNREADABLE as error:
         raise UsageError(f"{path}: not a readable npz file: {why_unreadable(error)}") from None
-    missing = [name for name in (x, y) if name not in found]
+    missing = [name for name in names if name not in found]
     if missing:
-        raise UsageError(f"{path}: lacks the array {missing[0]}; it holds {names}")
-    return _checked(f"{path}: {x}", found[x], found[y], labels_at=f"{path}: {y}", layout=layout, kind=declared)
+        raise UsageError(f"{path}: lacks the array {missing[0]}; it holds {held}")
+    given = found[x]
+    if lengths:
+        if declared is None:
+            raise UsageError(f'{path}: lengths have no effect without kind = "ragged-series" or kind = "tokens"')
+        given = declared.given(given, f"{path}: {x}", found[lengths])
+    return checked_samples(f"{path}: {x}", given, found[y], labels_at=f"{path}: {y}", layout=layout, kind=declared)
 
 
 def samples_from_folder(
@@ -69,12 +76,15 @@ def samples_from_folder(
     classes: Sequence[str] | None = None,
     size: tuple[int, int] | None = None,
     layout: PictureLayout | None = None,
+    kind: str | None = None,
+    rate: int | None = None,
 ) -> Samples:
-    """Read FOLDER/CLASS/*: pictures, by Pillow, or .npy files, each with one sample.
+    """Read FOLDER/CLASS/*: pictures, by Pillow, .npy files with one sample each, or .wav files of PCM as series.
 
     classes: the names of all classes of the federation in its order, of which this device may have some; None: the
     sub-folders in the order of their names.  size: height and width to which pictures are resized.  layout: as of
-    Samples, for .npy files.  Raises UsageError with the folder or file that does not fit.
+    Samples, for .npy files.  kind: of sounds, series, or ragged-series for several lengths; rate: that of all of them
+    in Hz, None: that of the first.  Raises UsageError with the folder or file that does not fit.
     """
     top = Path(folder)
     if not top.is_dir():
@@ -88,19 +98,28 @@ def samples_from_folder(
         (path, label)
         for label, name in enumerate(names)
         for path in sorted((top / name).glob("*"))
-        if path.suffix.lower() in SUFFIXES + ARRAYS and not path.name.startswith(".")
+        if path.suffix.lower() in SUFFIXES + ARRAYS + SOUNDS and not path.name.startswith(".")
     ]
     if not files:
-        raise UsageError(f"{top}: expected a sub-folder for each class, with pictures or .npy files; found none")
+        raise UsageError(f"{top}: expected a sub-folder for each class, with pictures, .npy or .wav files; found none")
     paths = [path for path, _ in files]
-    kinds = {path.suffix.lower() in ARRAYS for path in paths}
+    kinds = {"" if path.suffix.lower() in SUFFIXES else path.suffix.lower() for path in paths}
     if len(kinds) > 1:
-        raise UsageError(f"{top}: holds pictures and .npy files; give one kind")
-    remedy = "give one size to all with size=(height, width)"
-    are_pictures = kinds == {False}
-    x = read_pictures(paths, size, remedy=remedy) if are_pictures else _stacked(paths)
+        held = " and ".join(f"{each} files" if each else "pictures" for each in sorted(kinds))
+        raise UsageError(f"{top}: holds {held}; give one kind")
     y = np.array([label for _, label in files], np.int64)
-    return _checked(str(top), x, y, names=names, layout=CHANNELS_LAST if are_pictures else layout)
+    if kinds == {*SOUNDS}:
+        declared = declared_kind(kind or "series", None, str(top))
+        if declared is None or declared.name not in SERIES:
+            raise UsageError(f'{top}: kind = "{kind}": .wav files are series or ragged-series')
+        sounds = declared.given(read_wavs(paths, rate), str(top))
+        return checked_samples(str(top), sounds, y, names=names, kind=declared)
+    if (kind, rate) != (None, None):
+        raise UsageError(f"{top}: kind and rate are of .wav files, and it holds others: leave them out")
+    remedy = "give one size to all with size=(height, width)"
+    are_pictures = kinds == {""}
+    x = read_pictures(paths, size, remedy=remedy) if are_pictures else _stacked(paths)
+    return checked_samples(str(top), x, y, names=names, layout=CHANNELS_LAST if are_pictures else layout)
 
 
 def samples_from_torch(
@@ -138,7 +157,7 @@ def samples_from_torch(
     x, order = _stacked_samples(given)
     labels = np.stack(y) if len({each.shape for each in y}) == 1 else y
     names = _names_in(dataset)
-    return _checked("the dataset", x, labels, names=names, layout=layout, kind=declared, ambiguous=order)
+    return checked_samples("the dataset", x, labels, names=names, layout=layout, kind=declared, ambiguous=order)
 
 
 def _names_in(dataset: Any) -> Sequence[str]:
@@ -184,7 +203,7 @@ def _stacked(files: Sequence[Path]) -> NDArray[Any]:
     return np.stack(arrays)
 
 
-def _checked(
+def checked_samples(
     where: str,
     x: ArrayLike,
     y: ArrayLike,

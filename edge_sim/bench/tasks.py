@@ -230,6 +230,21 @@ def _spectra(_arrays: Arrays, scale: Scale) -> Arrays:
     return {"x_train": x[:train], "y_train": y[:train], "x_test": x[train:], "y_test": y[train:]}
 
 
+def _of_pictures(name: str, modality: str, about: str, dataset: str, shape: str) -> Task:
+    """Return the task of a data set of torchvision, whose pictures have this shape."""
+    return Task(
+        name=name,
+        modality=modality,
+        about=f"{about}; Dirichlet(0.3)",
+        nets=("mlp", "mlp-wide", "cnn"),
+        partition=DIRICHLET,
+        prepare=_pictures,
+        file=f"{name}.npz",
+        source=f"{dataset}: x_train and x_test (n, {shape}) uint8, y_train and y_test; "
+        f"torchvision.datasets.{dataset} downloads it",
+    )
+
+
 TASKS: tuple[Task, ...] = (
     Task(
         name="vibration",
@@ -266,27 +281,7 @@ TASKS: tuple[Task, ...] = (
         source="UCI HAR (Anguita et al. 2013, archive.ics.uci.edu, dataset 240): x_train and x_test (n, 128, 9), "
         "y_train and y_test activities from 0, user_train the person of each window",
     ),
-    Task(
-        name="mnist",
-        modality="grey pictures",
-        about="handwritten digits; Dirichlet(0.3)",
-        nets=("mlp", "mlp-wide", "cnn"),
-        partition=DIRICHLET,
-        prepare=_pictures,
-        file="mnist.npz",
-        source="MNIST: x_train and x_test (n, 28, 28) uint8, y_train and y_test; torchvision.datasets.MNIST "
-        "downloads it",
-    ),
-    Task(
-        name="cifar10",
-        modality="colour pictures",
-        about="small photographs of ten kinds; Dirichlet(0.3)",
-        nets=("mlp", "mlp-wide", "cnn"),
-        partition=DIRICHLET,
-        prepare=_pictures,
-        file="cifar10.npz",
-        source="CIFAR-10: x_train and x_test (n, 32, 32, 3) uint8, y_train and y_test; torchvision.datasets.CIFAR10 "
-        "downloads it",
-    ),
+    _of_pictures("mnist", "grey pictures", "handwritten digits", "MNIST", "28, 28"),
+    _of_pictures("cifar10", "colour pictures", "small photographs of ten kinds", "CIFAR10", "32, 32, 3"),
 )
 """All tasks, the cheapest first."""

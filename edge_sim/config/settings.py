@@ -17,7 +17,7 @@ from edge_sdk.protocol.frames.schema import Count, Integer, Items, Real, Text
 from edge_sdk.protocol.messages import FOREVER
 from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.reductions.influence import PAPER
-from edge_sdk.sample_kind import MOST_VOCABULARY, SampleKind, declared_kind
+from edge_sdk.sample_kind import KINDS, MOST_VOCABULARY, SampleKind, declared_kind
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config import model_rules, run_keys
 from edge_sim.config.device_conditions import DAY_S, IDEAL_CONDITIONS, DeviceConditions, read_window
@@ -94,9 +94,9 @@ class DataTable:
     layout: Annotated[str, Text(4, "NCHW|NHWC")] | None = None
     """Order of the axes of pictures (npz, leaf, numbers of hugging-face): NCHW, channels first, or NHWC; default:
     inferred from their sizes."""
-    kind: Annotated[str, Text(8, "picture|vector|series|tokens")] | None = None
-    """What a sample is (npz, leaf, hugging-face): picture, vector, series (t, d), or tokens, ids (t,) that are neither
-    scaled nor normalised; default: pictures and vectors, told by their shape."""
+    kind: Annotated[str, Text(13, "|".join(KINDS))] | None = None
+    """What a sample is (npz, leaf, hugging-face): picture, vector, series (t, d), ragged-series of several lengths, or
+    tokens, ids (t,) that are neither scaled nor normalised; default: pictures and vectors, told by their shape."""
     vocabulary: Annotated[int, Integer(2, MOST_VOCABULARY)] | None = None
     """How many ids of tokens there are: 0..vocabulary-1 (tokens)."""
     train_samples: SampleCount | None = None

@@ -16,7 +16,7 @@ from edge_sdk.data import Augment, Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, public_taken
 from edge_sdk.public_set.samples import PublicSet
-from edge_sdk.sample_kind import SampleKind
+from edge_sdk.sample_kind import RAGGED, SERIES, SampleKind, steps_there
 from edge_sim.config.settings import Config, DataTable, Normalise
 from edge_sim.data.draw import draw_equally, draw_evenly
 from edge_sim.data.sources import digits, hub, leaf, npz
@@ -298,11 +298,12 @@ def scaling_of(normalise: str | Normalise, raw: Raw, scale: float, kind: SampleK
 
 def statistics(raw: Raw, scale: float, kind: SampleKind | None = None) -> Scaling:
     """Return mean and standard deviation of each channel of scaled samples; a constant channel is divided by 1."""
-    sums, squares, channels = 0.0, 0.0, _channels(raw, kind)
+    sums, squares, count, channels = 0.0, 0.0, 0, _channels(raw, kind)
     for start in range(0, len(raw), _PART):
-        part = raw[start : start + _PART].reshape(-1, channels).astype(np.float64) * scale
+        part = raw[start : start + _PART]
+        part = part[steps_there(part)] if kind is not None and kind.name == RAGGED else part.reshape(-1, channels)
+        count, part = count + len(part), part.astype(np.float64) * scale
         sums, squares = sums + part.sum(axis=0), squares + (part**2).sum(axis=0)
-    count = raw.size // channels
     mean = np.reshape(sums / count, channels)
     std = np.sqrt(np.maximum(squares / count - mean**2, 0))
     std[std < 1e-6] = 1
@@ -329,4 +330,4 @@ def far_from_unit_scale(raw: Raw, scale: float, kind: SampleKind | None = None) 
 
 
 def _channels(raw: Raw, kind: SampleKind | None) -> int:
-    return raw.shape[-1] if raw.ndim == 4 or (kind is not None and kind.name == "series") else 1
+    return raw.shape[-1] if raw.ndim == 4 or (kind is not None and kind.name in SERIES) else 1

@@ -19,7 +19,7 @@ from edge_sdk.models.base import Model, ModelSpec
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.models.sequence_model import SequenceModel
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.sample_kind import SampleKind, net_shape
+from edge_sdk.sample_kind import SERIES, SampleKind, net_shape
 from edge_sim.models.model_types import HeadKind, InputShape, ModelFile
 from edge_sim.models.numpy_extractors import Extractor, FrozenNumpyModel, RandomFilters, RandomLayer
 
@@ -87,11 +87,11 @@ FAMILIES: dict[str, Family] = {
     "resnet18": Family("ResNet-18 with GroupNorm, and a small stem for small pictures", "torch", 11_173_962, "vision"),
     "resnet34": Family("ResNet-34 with GroupNorm, and a small stem for small pictures", "torch", 21_282_122, "vision"),
     **{
-        f"{kind}-{name}": Family(description, "torch", parameters, takes=(takes,))
-        for kind, takes in (("series", "series"), ("text", "tokens"))
+        f"{kind}-{name}": Family(description, "torch", parameters, takes=takes)
+        for kind, takes in (("series", SERIES), ("text", ("tokens",)))
         for name, description, parameters in _SEQUENCES[kind]
     },
-    "numpy-series": Family("256 fixed random convolutions, trainable head", "numpy", 2_570, takes=("series",)),
+    "numpy-series": Family("256 fixed random convolutions, trainable head", "numpy", 2_570, takes=SERIES),
     "numpy-text": Family(
         "words and pairs of words in 4,096 buckets, trainable head", "numpy", 40_970, takes=("tokens",)
     ),

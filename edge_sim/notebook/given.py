@@ -21,7 +21,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, given_array
 from edge_sdk.sample_kind import SampleKind, arguments
 from edge_sdk.samples.readers import samples_from_torch
-from edge_sim.data.sources.npz import NAMES, NEEDED, USERS, of_arrays
+from edge_sim.data.sources.npz import LENGTHS, NAMES, NEEDED, USERS, of_arrays
 from edge_sim.models.given_functions import names_of_functions
 
 GivenModels: TypeAlias = "Callable[..., Any] | Sequence[Callable[..., Any]] | Mapping[str, Callable[..., Any]]"
@@ -99,11 +99,12 @@ def write_data(
         data = dict(zip(NEEDED, data, strict=True))
     if names:
         data = {**data, NAMES: names}
-    strange = sorted(set(data) - {*NEEDED, USERS, NAMES})
+    strange = sorted(set(data) - {*NEEDED, *LENGTHS, USERS, NAMES})
     missing = [name for name in NEEDED if name not in data]
     if strange or missing:
         raise UsageError(
-            f"data: expected {', '.join(NEEDED)} and perhaps {USERS} and {NAMES}; {(strange or missing)[0]} is not so"
+            f"data: expected {', '.join(NEEDED)} and perhaps {', '.join((USERS, *LENGTHS))} and {NAMES}; "
+            f"{(strange or missing)[0]} is not so"
         )
     take = given_array if kind is None else kind.given
     arrays = {

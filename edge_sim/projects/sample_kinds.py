@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,20 +71,8 @@ def project_kinds(classes: int) -> Mapping[str, ProjectKind]:
     """Return what can be given as `--kind`, for so many classes."""
     words = max(2000, 20 * (classes + 2))
     return {
-        "table": ProjectKind(
-            shape=(64,),
-            recorded="(d,), the columns of a row",
-            made_up="a pattern for each class, with noise",
-            samples=_PATTERNS,
-            declared='kind="vector"',
-        ),
-        "picture": ProjectKind(
-            shape=(12, 12),
-            recorded="(h, w) or (h, w, c)",
-            made_up="a pattern for each class, with noise",
-            samples=_PATTERNS,
-            declared='kind="picture"',
-        ),
+        "table": replace(UNDECLARED, recorded="(d,), the columns of a row", declared='kind="vector"'),
+        "picture": replace(UNDECLARED, shape=(12, 12), recorded="(h, w) or (h, w, c)", declared='kind="picture"'),
         "series": ProjectKind(
             shape=(64, 3),
             recorded="(t, d), steps and sensors",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import runpy
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,14 @@ def test_without_the_reference_it_says_how_to_get_it(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("reference: set EDGE_REFERENCE to the folder with htfllib.json")
     assert not list(tmp_path.iterdir())
+
+
+def test_as_a_command_it_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["reference", "--list"])
+    monkeypatch.delitem(sys.modules, "benchmarks.reference.__main__")  # runpy warns of a module that is there
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module("benchmarks.reference", run_name="__main__")
+    assert "FedKD, seed 1" in capsys.readouterr().out
 
 
 def test_a_row_has_the_difference_and_its_spread() -> None:

@@ -7,12 +7,14 @@ import edge_sdk
 import edge_sim
 from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import UsageError
+from edge_sim.data.datasets import statistics
 from edge_sim.models import families
 
 WORDS = 50
 IDS = np.array([[1, 2, 3, 0], [49, 4, 0, 0], [5, 5, 5, 5]])
 Y = np.array([0, 1, 0])
 TOKENS = {"kind": "tokens", "vocabulary": WORDS}
+RAGGED = {"kind": "ragged-series"}
 
 
 def test_ids_stay_whole_numbers_up_to_the_largest() -> None:
@@ -31,9 +33,28 @@ def test_ids_stay_whole_numbers_up_to_the_largest() -> None:
         (np.array(["a text", "another"]), TOKENS, r"found texts, .*hashed_words\(texts, vocabulary=50"),
         (np.zeros((2, 3)), {"kind": "tokens"}, "needs vocabulary"),
         (np.zeros((2, 3)), {"kind": "vector", "vocabulary": 5}, 'no effect on kind = "vector"'),
-        (np.zeros((2, 3)), {"kind": "texts"}, "kind 'texts': expected picture, vector, series, tokens"),
+        (np.zeros((2, 3)), {"kind": "texts"}, "kind 'texts': expected picture, vector, series, ragged-series, tokens"),
         (np.zeros((2, 3, 4)), {"kind": "vector"}, r'kind "vector": expected samples \(n, d\), found \(2, 3, 4\)'),
         (np.full((2, 3), np.nan), {"kind": "series"}, "NaN or Inf in 2 samples"),
+        (np.array([[1, 2], [0, 0]]), TOKENS, "x: sample 1 has no tokens, all of it is 0"),
+        (
+            np.array([[1, 2], [3, 0]]),
+            TOKENS | {"lengths": [2, 3]},
+            "sample 1 has the length 3: expected 1 to 2, the tok",
+        ),
+        (np.array([[1, 2], [3, 0]]), TOKENS | {"lengths": [2, 0]}, "sample 1 has no tokens: leave it"),
+        (np.array([[0, 2], [3, 0]]), TOKENS | {"lengths": [1, 1]}, "sample 0 has the id 0, which pads"),
+        (
+            np.ones((2, 3)),
+            {"kind": "series", "lengths": [3, 2]},
+            'sample 1 has 2 steps, others have 3: .*"ragged-series"',
+        ),
+        (np.ones((2, 3)), {"kind": "vector", "lengths": [3, 2]}, 'lengths have no effect on kind = "vector"'),
+        (np.ones((2, 3)), {"lengths": [3, 2]}, "lengths have no effect without kind"),
+        (np.ones((2, 3)), RAGGED | {"lengths": [3, 2.5]}, "expected a whole number for each of 2 samples"),
+        (np.ones((2, 3)), RAGGED | {"lengths": [3, 4]}, "sample 1 has the length 4: expected 1 to 3, the steps"),
+        ([[1, 2], [3, 0, 0]], RAGGED, "sample 1 ends in a step of 0 in every sensor"),
+        ([[1, 2], [[3, 0]]], RAGGED, r"sample 1 has the shape \(1, 2\), but sample 0 has \(2,\)"),
     ],
 )
 def test_what_is_not_of_the_kind_is_refused_in_one_line(x: np.ndarray, declared: dict, said: str) -> None:
@@ -49,6 +70,37 @@ def test_shorter_texts_are_padded_with_the_id_0() -> None:
         edge_sdk.Samples([[7, 8, 9], []], [0, 1], **TOKENS)
     with pytest.raises(UsageError, match="sample 1 has the id 0, which pads"):
         edge_sdk.Samples([[7, 8, 9], [0, 1]], [0, 1], **TOKENS)
+
+
+def test_shorter_series_are_padded_with_steps_that_stay_0() -> None:
+    samples = edge_sdk.Samples([[[1, 9], [2, 3]], [[1, 3]]], [0, 1], **RAGGED)
+    assert samples.x.tolist() == [[[1, 9], [2, 3]], [[1, 3], [0, 0]]]
+    scaled = edge_sdk.Preprocess(**RAGGED, mean=(1, 3), std=(1, 6))(samples.x)[:, 0]
+    assert scaled[0].tolist() == [[0, 1], [1, 0]]
+    assert 0 < scaled[1, 0].max() < 1e-20  # a step that is there stays apart from padding
+    assert scaled[1, 1].tolist() == [0, 0]
+    cut = edge_sdk.Samples(np.full((2, 3), 7), [0, 1], **RAGGED, lengths=[3, 1])
+    assert cut.x[:, :, 0].tolist() == [[7, 7, 7], [7, 0, 0]]
+    found = statistics(cut.x, 1.0, cut.declared)
+    assert found.mean == (7.0,)
+
+
+def test_a_simulation_of_series_of_several_lengths() -> None:
+    rng, y = np.random.default_rng(0), np.arange(80) % 2
+    x = (rng.normal(size=(80, 12)) + np.outer(2 * y - 1, np.arange(12) % 2)).astype(np.float32) + 5
+    lengths, part = rng.integers(6, 13, 80), np.arange(80) < 60
+    arrays = {"x": x, "y": y, "lengths": lengths}
+    data = {f"{key}_{name}": a[w] for key, a in arrays.items() for name, w in (("train", part), ("test", ~part))}
+    tables = {
+        "federation": {"name": "a", "rounds": 1, "devices": 2},
+        "data": {"kind": "ragged-series", "normalise": "fit"},
+        "partition": {"kind": "iid"},
+        "fleet": [{"count": 2, "model": "numpy-series"}],
+    }
+    result = edge_sim.run(tables, data=data)
+    assert result.completed
+    with pytest.raises(UsageError, match="data: x_test: sample 3 has the length 13: expected 1 to 12"):
+        edge_sim.run(tables, data=data | {"lengths_test": np.r_[6, 6, 6, 13, np.full(16, 6)]})
 
 
 def test_series_of_one_sensor_get_an_axis_and_are_normalised_by_sensor() -> None:
@@ -151,7 +203,12 @@ def test_a_net_for_sequences_learns_and_pads_with_nothing(name: str, monkeypatch
     assert first < 0.3
     assert model.features(x).shape == (8, 5 if families.chooses_width(name) else model.spec.feature_dim)
     np.testing.assert_allclose(model.head(model.features(x)), model.logits(x), rtol=1e-4, atol=1e-5)
-    if name in ("text-bag", "text-gru", "numpy-text"):  # whose words see no later ones
-        short, long = (families.build_model(name, classes=2, raw_shape=(t,), preprocess=own, seed=0) for t in (6, 9))
-        padded = np.pad(raw, ((0, 0), (0, 3)))
-        np.testing.assert_allclose(short.logits(own(raw)), long.logits(own(padded)), rtol=1e-5, atol=1e-6)
+    own = own if tokens else edge_sdk.Preprocess(**RAGGED, mean=0.5)
+    short, long = (
+        families.build_model(name, classes=2, raw_shape=(t, *raw.shape[2:]), preprocess=own, seed=0) for t in (6, 9)
+    )
+    if hasattr(long, "net"):
+        weights = long.net.state_dict()
+        short.net.load_state_dict({key: each[:6] if "places" in key else each for key, each in weights.items()})
+    padded = np.pad(raw, ((0, 0), (0, 3), (0, 0))[: raw.ndim])
+    np.testing.assert_allclose(short.logits(own(raw)), long.logits(own(padded)), rtol=1e-4, atol=1e-5)

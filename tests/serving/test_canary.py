@@ -13,9 +13,11 @@ import pytest
 from coordinator.config import read_section
 from coordinator.record.observer import RunObserver
 from coordinator.serving.intake.canary import Canary, GuardTable, read_canary
+from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.registry import load_method
 from edge_sdk.models.base import Model
+from edge_sdk.models.sequence_model import SequenceModel
 from edge_sdk.public_set.samples import PublicSet
 
 ROUNDS, BAD, FORGOTTEN = 10, 6, 2
@@ -106,6 +108,15 @@ def test_a_mistake_gets_one_line(tmp_path: Path, method: str, table: dict[str, A
         read_canary(
             read_section(GuardTable, table, "guard", Path("f")), load_method(method)(), tmp_path, [], "f: guard"
         )
+
+
+def test_a_canary_of_whole_numbers_is_of_the_kind_that_the_nets_declare(tmp_path: Path) -> None:
+    tokens = Preprocess(kind="tokens", vocabulary=9)
+    net = SequenceModel(2, (5,), seed=0, preprocess=tokens)
+    np.savez(tmp_path / "c.npz", public=np.full((9, 5), 3), labels=np.arange(9) % 9 // 8)
+    found = read_canary(GuardTable(canary="c.npz"), load_method("fedavg")(), tmp_path, [net], "f: guard")
+    assert found is not None
+    assert found.classes == (0,)
 
 
 def test_no_canary_is_no_guard(tmp_path: Path) -> None:

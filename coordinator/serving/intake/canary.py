@@ -14,13 +14,14 @@ from typing import Annotated, Any
 import numpy as np
 
 from coordinator.serving.equipment import Equipment
+from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.base import Method
 from edge_sdk.models.base import Model
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Real, Text
 from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.public_set.samples import PublicSet, public_for
 from edge_sdk.reductions.sign_test import LEAST_SAMPLES, Right, is_worse
 
 
@@ -95,7 +96,9 @@ def read_canary(
             f"{where}.canary: {method.name} has no global model that the coordinator could try; leave it out, and give "
             "devices a test part or a labelled public set: their own guard checks all classes then"
         )
-    found = Canary(PublicSet.load(folder / table.canary), nets, table.max_drop)
+    nets = [*nets]
+    samples = public_for(folder / table.canary, nets[0].spec.preprocess if nets else Preprocess())
+    found = Canary(samples, nets, table.max_drop)
     if not found.classes:
         raise UsageError(f"{where}.canary: {table.canary} needs `labels`, with at least {LEAST_SAMPLES} of some class")
     return found

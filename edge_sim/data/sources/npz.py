@@ -15,13 +15,14 @@ from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, check_numbers, raw_values
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
-from edge_sdk.sample_kind import SampleKind, arguments
+from edge_sdk.sample_kind import SampleKind, arguments, as_held
 from edge_sim.data.sources.base import SourceData
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
 PARTS = ("train", "test")
 USERS = "user_train"
 NAMES = "class_names"
+LENGTHS = tuple(f"lengths_{part}" for part in PARTS)
 MOST_CLASSES = 65535
 """Largest number of classes that a federation's spec can carry."""
 
@@ -40,10 +41,10 @@ def of_arrays(
 
     x: uint8 or float, (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w); y: whole numbers from 0, or names of classes,
     (n,) or (n, 1), or one-hot rows; user_train: whole numbers or texts, (n,); class_names: the names of all classes in
-    their order, (k,).  kind: the declared one; x of tokens are whole numbers.  where: begins the messages.  Raises
-    UsageError naming the array, and what was found.
+    their order, (k,); lengths_train, lengths_test: of padded series and texts, (n,).  kind: the declared one; x
+    of tokens are whole numbers.  where: begins the messages.  Raises UsageError naming the array, and what was found.
     """
-    x = {part: _samples(f"{where}: x_{part}", arrays[f"x_{part}"], arrays["x_train"], layout, kind) for part in PARTS}
+    x = {part: _samples(f"{where}: x_{part}", arrays, part, layout, kind) for part in PARTS}
     y, names = _labels(arrays, where, {part: len(each) for part, each in x.items()})
     remark = ""
     if kind is None:
@@ -104,7 +105,7 @@ def _arrays(path: Path) -> Arrays:
             if missing:
                 found = ", ".join(archive) or "none"
                 raise UsageError(f"{path}: lacks the array {missing[0]}; expected {', '.join(NEEDED)}, found {found}")
-            return {name: _array(path, archive, name) for name in (*NEEDED, USERS, NAMES) if name in archive}
+            return {name: _array(path, archive, name) for name in (*NEEDED, *LENGTHS, USERS, NAMES) if name in archive}
     except FileNotFoundError:
         raise UsageError(f"data.path: {path}: no such file") from None
     except UNREADABLE as error:
@@ -125,17 +126,19 @@ def _unreadable(path: Path, why: str) -> UsageError:
     return UsageError(f"data.path: {path}: not a readable npz file: {why}")
 
 
-def _samples(
-    where: str, x: NDArray[Any], like: NDArray[Any], layout: PictureLayout | None, kind: SampleKind | None
-) -> Raw:
+def _samples(where: str, arrays: Arrays, part: str, layout: PictureLayout | None, kind: SampleKind | None) -> Raw:
     """Return samples as u1 or f4, the only types that a device accepts."""
+    x, like, lengths = arrays[f"x_{part}"], arrays["x_train"], arrays.get(f"lengths_{part}")
+    if kind is None and lengths is not None:
+        raise UsageError(f'{where}: lengths_{part} needs data.kind = "ragged-series" or "tokens"')
     if kind is None:
         check_numbers(x, where)
     if kind is None and (x.ndim not in (2, 3, 4) or not x.size):
         raise UsageError(f"{where}: expected (n, h, w), (n, h, w, c) or (n, d), none of them 0, found {x.shape}")
     if x.shape[1:] != like.shape[1:]:
         raise UsageError(f"{where}: expected the shape of samples in x_train, {like.shape[1:]}, found {x.shape[1:]}")
-    values = raw_values(x, where) if kind is None else kind.held(x, layout, where)[0]
+    given = x if kind is None else kind.given(x, where, lengths)
+    values = raw_values(x, where) if kind is None else as_held(given, kind, layout, where)[0]
     if x.dtype.kind != like.dtype.kind:
         raise UsageError(f"{where}: expected {like.dtype}, like x_train, found {x.dtype}")
     return values
