@@ -37,7 +37,7 @@ from edge_sdk.device.training.workbench import MAX_DISCLOSED_CLASSES
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Stamp
-from edge_sdk.protocol.frames.frame_parts import Frame, ToldFrame
+from edge_sdk.protocol.frames.frame_parts import Frame, FrameParts, ToldFrame
 from edge_sdk.protocol.messages import CoordinatorStatus, Hello, Message, Welcome
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, TransportEvent
 from edge_sdk.transport.memory.hub import MemoryTransport
@@ -105,6 +105,7 @@ class KindsWords:
         self._hello = hello(context)
         self._discloses = context.bench.discloses_classes
         self._frames = codec.Circular(self._hello, own=_OWN)
+        self._end = b""
         self._believed: Welcome | None = None
         """The last Welcome that equals the example's but for device, number and epoch."""
 
@@ -123,6 +124,15 @@ class KindsWords:
     def frame(self, device: Device, stamp: Stamp) -> Frame:
         """Return the frame of a device's Hello."""
         return self._frames.told(self.hello(device), stamp, _OWN)
+
+    def kept(self, frame: bytes) -> Frame:
+        """Return a Welcome's frame for later; its end, which has the settings, is in memory once."""
+        if len(frame) <= _FRONT_BYTES:
+            return bytes(frame)
+        if not self._end:
+            self._end = frame[_FRONT_BYTES:]
+        front = frame[: len(frame) - len(self._end)]
+        return FrameParts(front, self._end) if frame.endswith(self._end) else bytes(frame)
 
     def believes(self, welcome: Welcome) -> bool:
         """Whether the example has joined by such a Welcome, without more to do."""
@@ -158,6 +168,8 @@ def _without_data(said: Hello) -> Hello:
     return replace(said, device="_", samples=0, class_counts=(), test_samples=0)
 
 
+_FRONT_BYTES = 256
+"""Of a Welcome's frame so many bytes at most come before its settings: header, federation, device and number."""
 _OWN = ("samples", "class_counts", "test_samples")
 """The fields of a Hello, beside the device's name, in which two devices of a kind may differ."""
 
@@ -233,6 +245,8 @@ class Dormant:
         elif isinstance(event, Disconnected) and not event.final and not event.taken_over:
             self._feed(LinkDown(), happened)
         elif isinstance(event, Incoming) and (found := self._understood(event, now_s)) is not None:
+            if isinstance(found, Welcomed):
+                happened = Happened(Incoming(event.topic, self._words.kept(event.frame)), now_s)
             self._feed(found, happened)
         else:
             return False

@@ -16,6 +16,7 @@ from edge_sdk.device.training.meter import Meter
 from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import RunFailed
 from edge_sdk.protocol.frames.codec import CommonKnowledge
+from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
 from edge_sim.clock.awake_devices import AwakeDevices
@@ -190,6 +191,8 @@ class VirtualDevice:
         for event, now_s in dormant.happened:
             if event is None:
                 participant.tick(now_s)
+            elif isinstance(event, Incoming):
+                participant.handle(Incoming(event.topic, event.frame), now_s)
             else:
                 participant.handle(event, now_s)
         self._transport.muted = False

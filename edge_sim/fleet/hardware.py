@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from edge_sdk.boards.profiles import Board, Effort, Link
 
 J_PER_WH = 3600.0
-_TRANSFERS = 64
-"""Maximum number of frame sizes whose times a board caches: a round's frames have few sizes."""
+_LINKS = 64
+"""Links whose times are cached."""
+_TRANSFERS = 1024
+"""Maximum number of frame sizes whose times a link caches: a round's frames have few sizes."""
 
 
 class DeviceCost(NamedTuple):
@@ -48,6 +50,21 @@ class _Work(NamedTuple):
     computed_s: float = 0.0
 
 
+_Transfers: TypeAlias = dict[tuple[int, bool], tuple[float, float]]
+"""Seconds on the air and of the whole transfer, by the size and direction of a frame."""
+_KNOWN_LINKS: dict[int, tuple[Link, _Transfers]] = {}
+
+
+def _transfers_of(link: Link) -> _Transfers:
+    """Return the times that all boards with this link cache together."""
+    known = _KNOWN_LINKS.get(id(link))
+    if known is None or known[0] is not link:
+        if len(_KNOWN_LINKS) >= _LINKS:
+            _KNOWN_LINKS.clear()
+        _KNOWN_LINKS[id(link)] = known = link, {}
+    return known[1]
+
+
 class Hardware:
     """A board and its link.  Times are virtual seconds; `now_s` never goes back.
 
@@ -61,8 +78,7 @@ class Hardware:
         self._capacity_j = J_PER_WH * (board.battery_wh if battery_wh is None else battery_wh)
         self._charge_w = charge_w
         self._books = _Books(stored_j=self._capacity_j)
-        self._transfers: dict[tuple[int, bool], tuple[float, float]] = {}
-        """Seconds on the air and of the whole transfer, by the size and direction of a frame."""
+        self._transfers = _transfers_of(link)
         self._since_s: float | None = None
         """When the board was switched on, or None while it is off."""
         self._busy_until_s = 0.0

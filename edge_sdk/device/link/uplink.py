@@ -58,7 +58,7 @@ class Uplink:
 
     def connect(self) -> None:
         """Connect, with a will through which the broker announces a lost connection."""
-        will = Will(topics.device_status(self._federation, self._device), self._status("lost"))
+        will = Will(topics.device_status(self._federation, self._device), bytes(self._status("lost")))
         self._transport.connect(topics.device_subscriptions(self._federation, self._device), will)
 
     def tell(self, made: Callable[[Stamp], Frame]) -> None:
