@@ -273,7 +273,9 @@ class Dormant:
 
     def agrees_with(self, participant: Participant) -> bool:
         """Whether a participant that has taken the same events is where this device is, and says the same."""
-        return participant.context.session == self.session and hello(participant.context) == self._words.hello(self._device)
+        return participant.context.session == self.session and hello(participant.context) == self._words.hello(
+            self._device
+        )
 
     def _feed(self, event: SessionEvent, happened: Happened) -> None:
         self.happened.append(happened)

@@ -40,9 +40,9 @@ from edge_sim.clock.virtual_device import VirtualDevice
 from edge_sim.clock.waker import Waker
 from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
 from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, unchanged
-from edge_sim.engines.choice import DORMANT_FROM
 from edge_sim.engines.untraced import Untraced
 from edge_sim.fleet.calendar import timetable
+from edge_sim.fleet.feasible import DORMANT_FROM
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.fleet.fleet_totals import FleetTotals
 from edge_sim.fleet.hardware import DeviceCost

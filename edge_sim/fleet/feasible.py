@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -22,6 +24,8 @@ from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.fleet.fleet import Device, Fleet
 
+DORMANT_FROM = 500
+"""Fleets of so many devices build an agent only for devices that have work; smaller ones start fast enough."""
 _MIB = 2**20
 SYSTEM_BYTES = 128 * _MIB
 """Memory that Linux without a desktop uses."""
@@ -45,11 +49,12 @@ class MemoryNeed:
         return self.runtime + self.model + self.activations + self.data
 
 
-def check_feasible(fleet: Fleet, stacked: Sequence[str] = ()) -> None:
-    """Raise UsageError for a fleet that cannot run its models, lacks memory for them, or cannot meet its deadline.
+def check_feasible(fleet: Fleet, stacked: Sequence[str] = (), memory_bytes: int | None = None) -> None:
+    """Raise UsageError for a fleet that cannot run its models, lacks memory or disk, or cannot meet its deadline.
 
-    stacked: names of the models to stack; some device must have each.
+    stacked: names of the models to stack; some device must have each.  memory_bytes: as for `check_disk`.
     """
+    check_disk(fleet, memory_bytes)
     specs, proxies = dict(_specs(fleet)), dict(_proxies(fleet))
     check_stacked(stacked, specs)
     check_abilities(fleet, specs, proxies)
@@ -188,6 +193,26 @@ def _alike(device: Device, specs: Mapping[str, ModelSpec], proxies: Mapping[str,
     """Return what devices with equal needs have in common: specs of a kind are one object."""
     kit, held = device.kit, device.held
     return id(specs[kit.id]), id(proxies.get(kit.id)), kit.board, kit.link, held.counts, held.sample_bytes
+
+
+def check_disk(fleet: Fleet, memory_bytes: int | None) -> None:
+    """Raise UsageError if the disk cannot take the weights of the devices that sleep after their work.
+
+    memory_bytes: of them are in memory (run.memory_bytes), None: all.  Each drawn device keeps at least its weights.
+    """
+    policy, count = fleet.federation.policy, len(fleet.devices)
+    if memory_bytes is None or count < DORMANT_FROM:
+        return
+    share = min(1.0, (policy.participants or count) / count)
+    worked = 1.0 - (1.0 - share) ** policy.rounds  # the share of devices that some round draws
+    needed = worked * _F4 * sum(spec.parameters for _, spec in _specs(fleet)) - memory_bytes
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise UsageError(
+            f"run.memory_bytes: the weights of sleeping devices need about {_mib(int(needed))} in {folder}, which has "
+            f"{_mib(free)} free: free space there, name another folder in TMPDIR, or raise memory_bytes"
+        )
 
 
 def memory_need(

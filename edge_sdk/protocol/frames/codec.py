@@ -160,7 +160,8 @@ class Circular:
         """
         front = (
             b"".join(
-                before + (body.packed_text(device) if name == "device" else body.packed_short(self._encoders[name](own[name])))
+                before
+                + (body.packed_text(device) if name == "device" else body.packed_short(self._encoders[name](own[name])))
                 for before, name in self._before
             )
             + self._rest

@@ -17,6 +17,7 @@ from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, c
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
 from edge_sdk.sample_kind import SampleKind, arguments
 from edge_sim.data.sources.base import SourceData
+from edge_sim.engines.memory import MIB, machine_bytes
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
 PARTS = ("train", "test")
@@ -104,11 +105,22 @@ def _arrays(path: Path) -> Arrays:
             if missing:
                 found = ", ".join(archive) or "none"
                 raise UsageError(f"{path}: lacks the array {missing[0]}; expected {', '.join(NEEDED)}, found {found}")
+            _check_fits(path, archive)
             return {name: _array(path, archive, name) for name in (*NEEDED, USERS, NAMES) if name in archive}
     except FileNotFoundError:
         raise UsageError(f"data.path: {path}: no such file") from None
     except UNREADABLE as error:
         raise _unreadable(path, why_unreadable(error)) from None
+
+
+def _check_fits(path: Path, archive: Any) -> None:
+    """Raise UsageError if the arrays are larger than this machine's memory, before any of them is read."""
+    needed, there = sum(each.file_size for each in archive.zip.infolist()), machine_bytes()
+    if there and needed > there:
+        raise UsageError(
+            f"data.path: {path}: its arrays take {needed / MIB:,.0f} MiB, and this machine has {there / MIB:,.0f} MiB: "
+            "write fewer samples, or smaller ones, to the file"
+        )
 
 
 def _array(path: Path, archive: Mapping[str, Any], name: str) -> NDArray[Any]:
