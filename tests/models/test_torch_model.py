@@ -712,3 +712,15 @@ def test_one_pass_gives_the_bits_of_logits_and_of_features(features: str | None)
     assert sum(passes) == len(x)
     np.testing.assert_array_equal(logits, model.logits(x))
     np.testing.assert_array_equal(found, model.features(x))
+
+
+@pytest.mark.parametrize("features", [None, "1"])
+def test_a_deep_copy_reads_its_own_net(features: str | None) -> None:
+    model = TorchModel(
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, 2)), 2, input_shape=(1, 2, 2), features=features
+    )
+    copied, x = deepcopy(model), np.ones((2, 1, 2, 2), np.float32)
+    before = copied.features(x)
+    model.set_weights(model.weights() + 1)
+    np.testing.assert_array_equal(copied.features(x), before)
+    assert not np.array_equal(model.features(x), before)

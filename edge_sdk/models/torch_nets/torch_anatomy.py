@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -72,9 +72,9 @@ def survey(
         if features is not None:
             raise ModelError(f"features={features!r}: pass input_shape=(c, h, w), so that their width can be measured")
         last = _last_linear(net, classes)
-        head, tap = last if last and _has_rows(last) else None, _input_tap(net, last) if last else None
+        head, tap = last if last and _has_rows(last) else None, LayerTap(net, last, "input") if last else None
         return Anatomy(tap=tap, head=head, feature_dim=last.in_features if last else 0)
-    named = None if features is None else _output_tap(net, _named_layer(net, features))
+    named = None if features is None else LayerTap(net, _named_layer(net, features), "output")
     like = next(net.parameters(), torch.zeros(()))
     with torch.inference_mode(mode=False):  # whose tensors count what is written into them
         zero = torch.zeros((1, *input_shape), device=like.device)
@@ -82,7 +82,7 @@ def survey(
         with _noting_linears(net) as run:
             logits, cost = count_cost(net, zero)
         last = _last_linear(net, classes, run)
-        tap = named or (_input_tap(net, last) if last else None)
+        tap = named or (LayerTap(net, last, "input") if last else None)
         f = tap(zero)[1] if tap else None
     _check_unwritten(zero, name)
     check_width(name, tuple(logits.shape), 1, classes)
@@ -172,28 +172,24 @@ def _named_layer(net: nn.Module, name: str) -> nn.Module:
     raise ModelError(f"features: the net has no layer {name!r}; did you mean {' or '.join(map(repr, near))}?")
 
 
-def _output_tap(net: nn.Module, layer: nn.Module) -> Tap:
-    """Return a tap on the output of a layer."""
+@dataclass(frozen=True, slots=True)
+class LayerTap:
+    """A Tap on the input or the output of a layer; no closure, so that a copy of a model reads its own net."""
 
-    def tap(x: Tensor) -> tuple[Tensor, Tensor]:
+    net: nn.Module
+    layer: nn.Module
+    side: Literal["input", "output"]
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits and features: (b, c, h, w) -> (b, k), (b, d)."""
         seen: list[Tensor] = []
-        with layer.register_forward_hook(lambda _layer, _args, out: seen.append(out)):
-            logits = net(x)
-        return logits, _flat(seen, layer)
-
-    return tap
-
-
-def _input_tap(net: nn.Module, layer: nn.Module) -> Tap:
-    """Return a tap on the input of a layer."""
-
-    def tap(x: Tensor) -> tuple[Tensor, Tensor]:
-        seen: list[Tensor] = []
-        with layer.register_forward_pre_hook(lambda _layer, args: seen.append(args[0])):
-            logits = net(x)
-        return logits, _flat(seen, layer)
-
-    return tap
+        if self.side == "output":
+            hook = self.layer.register_forward_hook(lambda _layer, _args, out: seen.append(out))
+        else:
+            hook = self.layer.register_forward_pre_hook(lambda _layer, args: seen.append(args[0]))
+        with hook:
+            logits = self.net(x)
+        return logits, _flat(seen, self.layer)
 
 
 def _flat(seen: list[Tensor], layer: nn.Module) -> Tensor:
