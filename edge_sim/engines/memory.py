@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import sys
 from collections.abc import Iterator
 
@@ -19,14 +18,6 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 block has its own mapping, returned at once when freed (M_MMAP_THRESHOLD)."""
 _LARGEST_THRESHOLD_BYTES, _DEFAULT_THRESHOLD_BYTES = 32 * MIB, MIB // 8
 """The maximum to which glibc raises the latter as blocks are freed, and the initial value of both."""
-
-
-def machine_bytes() -> int:
-    """Return the memory of this machine in bytes, or 0 if unknown."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return 0
 
 
 def peak_bytes() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, c
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
 from edge_sdk.sample_kind import SampleKind, arguments
 from edge_sim.data.sources.base import SourceData
-from edge_sim.engines.memory import MIB, machine_bytes
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
 PARTS = ("train", "test")
@@ -113,13 +113,22 @@ def _arrays(path: Path) -> Arrays:
         raise _unreadable(path, why_unreadable(error)) from None
 
 
+def machine_bytes() -> int:
+    """Return the memory of this machine in bytes, or 0 if unknown."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
 def _check_fits(path: Path, archive: Any) -> None:
     """Raise UsageError if the arrays are larger than this machine's memory, before any of them is read."""
     needed, there = sum(each.file_size for each in archive.zip.infolist()), machine_bytes()
     if there and needed > there:
+        needed_mib, there_mib = needed / 2**20, there / 2**20
         raise UsageError(
-            f"data.path: {path}: its arrays take {needed / MIB:,.0f} MiB, and this machine has {there / MIB:,.0f} MiB: "
-            "write fewer samples, or smaller ones, to the file"
+            f"data.path: {path}: its arrays take {needed_mib:,.0f} MiB, and this machine has {there_mib:,.0f} MiB: write "
+            "fewer samples, or smaller ones, to the file"
         )
 
 
