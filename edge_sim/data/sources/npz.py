@@ -127,8 +127,8 @@ def _check_fits(path: Path, archive: Any) -> None:
     if there and needed > there:
         needed_mib, there_mib = needed / 2**20, there / 2**20
         raise UsageError(
-            f"data.path: {path}: its arrays take {needed_mib:,.0f} MiB, and this machine has {there_mib:,.0f} MiB: write "
-            "fewer samples, or smaller ones, to the file"
+            f"data.path: {path}: its arrays take {needed_mib:,.0f} MiB, and this machine has {there_mib:,.0f} MiB: "
+            "write fewer samples, or smaller ones, to the file"
         )
 
 
