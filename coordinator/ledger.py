@@ -246,7 +246,11 @@ class Ledger:
             number = self._next
         number = self._numbers.get(device, number)
         row = with_digest(device, number, hello)
-        self._write(lambda: self._db.execute("INSERT OR REPLACE INTO devices VALUES (?, ?, ?, ?)", row))
+        insert = "INSERT OR REPLACE INTO devices VALUES (?, ?, ?, ?)"
+        if self._path is None:
+            self._db.execute(insert, row)  # one statement in memory needs no transaction
+        else:
+            self._write(lambda: self._db.execute(insert, row))
         self._number(device, number)
         return number
 

@@ -114,6 +114,8 @@ class LightFleet:
         """By exchange: the devices whose upload has its receipt."""
         self.verdicts: dict[str, int] = {}
         self.reconnects = 0
+        self.first_upload_s = 0.0
+        """When the first upload of all was sent (time.monotonic)."""
         self._selector = selectors.DefaultSelector()
         self._registered: dict[LightDevice, object] = {}
 
@@ -134,6 +136,7 @@ class LightFleet:
 
     def upload(self, name: str, place: Place, *, closing: bool) -> bytes:
         """Return the frame of an upload: made-up logits, or metrics alone in the closing exchange."""
+        self.first_upload_s = self.first_upload_s or time.monotonic()
         knowledge: dict[str, Payload] = {}
         if not closing:
             assert self.spec is not None

@@ -120,18 +120,22 @@ class Sender:
 
     def welcome(self, device: str, number: int, run: bytes, public_bytes: int) -> None:
         """Welcome a device that may take part; public_bytes: size of the public set to fetch here, or 0."""
-        self.send(
-            device,
-            Welcome(
-                federation=self._spec.federation,
-                device=device,
-                number=number,
-                epoch=self._ledger.epoch,
-                run=run,
-                spec=self._spec,
-                public_bytes=public_bytes,
-            ),
+        welcome = Welcome(
+            federation=self._spec.federation,
+            device=device,
+            number=number,
+            epoch=self._ledger.epoch,
+            run=run,
+            spec=self._spec,
+            public_bytes=public_bytes,
         )
+        if self._signer is not None:
+            self.send(device, welcome)
+            return
+        circular = self._circular(Welcome, lambda: welcome, (self._ledger.epoch, run, public_bytes), own=("number",))
+        self._sequence += 1
+        stamp = Stamp(self._ledger.epoch, self._sequence)
+        self._hand(device, Welcome, circular.told(welcome, stamp, ("number",)))
 
     def refuse(self, device: str, refusal: RefusalReason, instance: bytes | None = None) -> None:
         """Refuse a device that may not take part; instance: the one that is meant, if several use this id."""
@@ -267,12 +271,23 @@ class Sender:
         same: object,
         packed: Mapping[str, PackedField],
     ) -> Frame:
-        before, circular = self._circulars.get(kind, (None, None))
-        if circular is None or before != same:
-            circular = codec.Circular(made(), packed)
-            self._circulars[kind] = same, circular
+        circular = self._circular(kind, made, same, packed)
         self._sequence += 1
         return circular.frame(device, Stamp(self._ledger.epoch, self._sequence))
+
+    def _circular(
+        self,
+        kind: type,
+        made: Callable[[], DeviceMessage],
+        same: object,
+        packed: Mapping[str, PackedField] = MappingProxyType({}),
+        own: tuple[str, ...] = (),
+    ) -> codec.Circular:
+        before, circular = self._circulars.get(kind, (None, None))
+        if circular is None or before != same:
+            circular = codec.Circular(made(), packed, own)
+            self._circulars[kind] = same, circular
+        return circular
 
     def _frame(self, message: Message, packed: Mapping[str, PackedField] = MappingProxyType({})) -> bytes:
         if self._signer is not None:

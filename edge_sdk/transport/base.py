@@ -30,7 +30,7 @@ class Incoming:
     @property
     def frame(self) -> bytes:
         """The frame, in one piece."""
-        return bytes(self.content)
+        return self.content if isinstance(self.content, bytes) else bytes(self.content)
 
 
 @dataclass(frozen=True, slots=True)

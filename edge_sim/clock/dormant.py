@@ -11,7 +11,7 @@ A device that has had work falls asleep between two rounds: its store and its se
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -27,6 +27,7 @@ from edge_sdk.device.session import (
     SessionPhase,
     SessionState,
     SessionTick,
+    SessionTransition,
     Welcomed,
     advance_session,
     session_due_s,
@@ -35,6 +36,8 @@ from edge_sdk.device.store import MemoryStore
 from edge_sdk.device.training.workbench import MAX_DISCLOSED_CLASSES
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.frames.frame_parts import Frame, FrameParts, ToldFrame
 from edge_sdk.protocol.messages import CoordinatorStatus, Hello, Message, Welcome
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, TransportEvent
 from edge_sdk.transport.memory.hub import MemoryTransport
@@ -66,6 +69,7 @@ class DormantKinds:
         self._awake: dict[_Kind, list[AwakeDevice]] = {}
         self._alike: dict[_Kind, bool] = {}
         """Whether the examples of a kind send the same but for names and numbers of samples."""
+        self._said: dict[_Kind, KindsWords] = {}
 
     def add(self, device: AwakeDevice) -> None:
         """Note an awake device."""
@@ -77,8 +81,8 @@ class DormantKinds:
         """Whether this device shows what others of its kind send, so that it must not sleep."""
         return device in self._awake.get(_kind(device.device) or (), ())
 
-    def example(self, device: Device) -> AwakeDevice | None:
-        """Return an awake device of the same kind, or None if this device must be awake from the start."""
+    def words(self, device: Device) -> KindsWords | None:
+        """Return what a device of this kind says, or None if this device must be awake from the start."""
         kind = _kind(device)
         awake = self._awake.get(kind, []) if kind is not None else []
         if kind is None or len(awake) < EXAMPLES:
@@ -86,8 +90,63 @@ class DormantKinds:
         if kind not in self._alike:
             plain = [_without_data(hello(each.participant.context)) for each in awake]
             self._alike[kind] = plain[0] == plain[1]
-        least = awake[0].participant.context.bench.model.spec.least_batch
-        return awake[0] if self._alike[kind] and device.held.counts.train >= least else None
+            self._said[kind] = KindsWords(awake[0])
+        words = self._said[kind]
+        return words if self._alike[kind] and device.held.counts.train >= words.least_batch else None
+
+
+class KindsWords:
+    """What the dormant devices of a kind say and believe, which is computed once."""
+
+    def __init__(self, example: AwakeDevice) -> None:
+        context = example.participant.context
+        self._example = example
+        self.least_batch = context.bench.model.spec.least_batch
+        self._hello = hello(context)
+        self._discloses = context.bench.discloses_classes
+        self._frames = codec.Circular(self._hello, own=_OWN)
+        self._end = b""
+        self._believed: Welcome | None = None
+        """The last Welcome that equals the example's but for device, number and epoch."""
+
+    def hello(self, device: Device) -> Hello:
+        """Return a device's Hello: its example's, with its own name and numbers of samples."""
+        held, kit = device.held, device.kit
+        discloses = self._discloses and kit.classes <= MAX_DISCLOSED_CLASSES
+        return replace(
+            self._hello,
+            device=kit.id,
+            samples=held.counts.train,
+            class_counts=held.class_counts(kit.classes) if discloses else (),
+            test_samples=held.counts.local_test,
+        )
+
+    def frame(self, device: Device, stamp: Stamp) -> Frame:
+        """Return the frame of a device's Hello."""
+        return self._frames.told(self.hello(device), stamp, _OWN)
+
+    def kept(self, frame: bytes) -> Frame:
+        """Return a Welcome's frame for later; its end, which has the settings, is in memory once."""
+        if len(frame) <= _FRONT_BYTES:
+            return bytes(frame)
+        if not self._end:
+            self._end = frame[_FRONT_BYTES:]
+        front = frame[: len(frame) - len(self._end)]
+        return FrameParts(front, self._end) if frame.endswith(self._end) else bytes(frame)
+
+    def believes(self, welcome: Welcome) -> bool:
+        """Whether the example has joined by such a Welcome, without more to do."""
+        context = self._example.participant.context
+        joined, phase = context.membership, context.session.phase
+        if joined is None or phase in (SessionPhase.JOINING, SessionPhase.FETCHING, SessionPhase.REFUSED):
+            return False
+        theirs = joined.welcome
+        if self._believed is None or welcome.spec is not self._believed.spec:
+            if welcome.spec != theirs.spec:
+                return False
+            self._believed = welcome
+        like = replace(welcome, device=theirs.device, number=theirs.number, epoch=theirs.epoch, spec=theirs.spec)
+        return like == theirs
 
 
 def _kind(device: Device) -> _Kind | None:
@@ -109,6 +168,12 @@ def _without_data(said: Hello) -> Hello:
     return replace(said, device="_", samples=0, class_counts=(), test_samples=0)
 
 
+_FRONT_BYTES = 256
+"""Of a Welcome's frame so many bytes at most come before its settings: header, federation, device and number."""
+_OWN = ("samples", "class_counts", "test_samples")
+"""The fields of a Hello, beside the device's name, in which two devices of a kind may differ."""
+
+
 class Happened(NamedTuple):
     """An event that a dormant device has taken, or None for the passing of time, and when (s, by its own clock)."""
 
@@ -128,19 +193,19 @@ class KeptAsleep(NamedTuple):
 class Dormant:
     """A device without an agent."""
 
-    __slots__ = ("_device", "_example", "_federation", "_uplink", "happened", "left", "session")
+    __slots__ = ("_device", "_federation", "_uplink", "_words", "happened", "left", "session")
 
     def __init__(
         self,
         device: Device,
-        example: AwakeDevice,
+        words: KindsWords,
         transport: MemoryTransport,
         federation: str,
         *,
         before: Participant | None = None,
     ) -> None:
         """before: the device's participant, which rests, or None if it has had no work yet."""
-        self._device, self._example, self._federation = device, example, federation
+        self._device, self._words, self._federation = device, words, federation
         self.happened: list[Happened] = []
         """All that came so far, for the agent."""
         self.left: KeptAsleep | None = None
@@ -180,6 +245,8 @@ class Dormant:
         elif isinstance(event, Disconnected) and not event.final and not event.taken_over:
             self._feed(LinkDown(), happened)
         elif isinstance(event, Incoming) and (found := self._understood(event, now_s)) is not None:
+            if isinstance(found, Welcomed):
+                happened = Happened(Incoming(event.topic, self._words.kept(event.frame)), now_s)
             self._feed(found, happened)
         else:
             return False
@@ -187,7 +254,7 @@ class Dormant:
 
     def _understood(self, incoming: Incoming, now_s: float) -> SessionEvent | None:
         """Return what a frame means for the session, or None if an agent has to read it."""
-        message = _message(bytes(incoming.content))
+        message = _message(incoming.frame)
         if isinstance(message, Welcome) and self._is_welcome(message):
             return Welcomed(message.epoch, now_s, run=message.run)
         if not isinstance(message, CoordinatorStatus) or message.federation != self._federation:
@@ -200,43 +267,38 @@ class Dormant:
 
     def _is_welcome(self, welcome: Welcome) -> bool:
         """Whether this Welcome is for this device, and one by which its example has joined without more to do."""
-        context = self._example.participant.context
-        joined, phase = context.membership, context.session.phase
-        if joined is None or phase in (SessionPhase.JOINING, SessionPhase.FETCHING, SessionPhase.REFUSED):
-            return False
         if self.session.phase is not SessionPhase.JOINING and welcome.run != self.session.run:
             return False
-        like = replace(welcome, device=joined.welcome.device, number=joined.welcome.number, epoch=joined.welcome.epoch)
-        return welcome.device == self._device.kit.id and like == joined.welcome
+        return welcome.device == self._device.kit.id and self._words.believes(welcome)
 
     def agrees_with(self, participant: Participant) -> bool:
         """Whether a participant that has taken the same events is where this device is, and says the same."""
-        return participant.context.session == self.session and hello(participant.context) == self._hello()
+        return participant.context.session == self.session and hello(participant.context) == self._words.hello(
+            self._device
+        )
 
     def _feed(self, event: SessionEvent, happened: Happened) -> None:
         self.happened.append(happened)
-        self.session, commands = advance_session(self.session, event)
+        self.session, commands = _advanced(self.session, event)
         for command in commands:
             if isinstance(command, SayHello):
-                self._uplink.send(self._hello())
+                self._uplink.tell(partial(self._words.frame, self._device))
 
-    def _hello(self) -> Hello:
-        """Return this device's Hello: its example's, with its own name and numbers of samples."""
-        context, held = self._example.participant.context, self._device.held
-        said, kit = hello(context), self._device.kit
-        discloses = context.bench.discloses_classes and kit.classes <= MAX_DISCLOSED_CLASSES
-        return replace(
-            said,
-            device=kit.id,
-            samples=held.counts.train,
-            class_counts=held.class_counts(kit.classes) if discloses else (),
-            test_samples=held.counts.local_test,
-        )
+
+@lru_cache(maxsize=256)
+def _advanced(state: SessionState, event: SessionEvent) -> SessionTransition:
+    """Return what `advance_session` does; many devices are at one place, and share the state that follows."""
+    return advance_session(state, event)
+
+
+def _message(frame: bytes) -> Message | None:
+    """Return the message in a frame, or None if it has none."""
+    return codec.decode(frame).message if isinstance(frame, ToldFrame) else _decoded(frame)
 
 
 @lru_cache(maxsize=1)
-def _message(frame: bytes) -> Message | None:
-    """Return the message in a frame, or None if it has none; the coordinator's status is the same frame for all."""
+def _decoded(frame: bytes) -> Message | None:
+    """Decode a frame; the coordinator's status is the same one for all."""
     try:
         return codec.decode(frame).message
     except RemoteProtocolError:

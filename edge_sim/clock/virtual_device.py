@@ -16,6 +16,7 @@ from edge_sdk.device.training.meter import Meter
 from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import RunFailed
 from edge_sdk.protocol.frames.codec import CommonKnowledge
+from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
 from edge_sim.clock.awake_devices import AwakeDevices
@@ -65,14 +66,14 @@ class VirtualDevice:
         self._agent_type = agent_for(conditions.byzantine, federation, device.kit.seed)
         self._dormant: Dormant | None = None
         """What there is of the device in place of its agent, or None while it is awake."""
-        example = kinds.example(device) if kinds is not None and store is None else None
-        if example is None:
+        words = kinds.words(device) if kinds is not None and store is None else None
+        if words is None:
             self._start(store)
             if kinds is not None:
                 kinds.add(self)
         else:
             self._link()
-            self._dormant = Dormant(device, example, self._transport, federation)
+            self._dormant = Dormant(device, words, self._transport, federation)
 
     @property
     def over(self) -> bool:
@@ -161,13 +162,13 @@ class VirtualDevice:
     def fall_asleep(self) -> bool:
         """Give up the agent if the device rests and may; returns whether it sleeps now."""
         kinds, participant = self._kinds, self._agent.participant
-        example = kinds.example(self.device) if kinds is not None and not kinds.is_example(self) else None
+        words = kinds.words(self.device) if kinds is not None and not kinds.is_example(self) else None
         store = participant.context.store
-        if example is None or self._dormant is not None or not (self.powered and participant.rests):
+        if words is None or self._dormant is not None or not (self.powered and participant.rests):
             return False
         if not (isinstance(store, MemoryStore) and store.up_to_date) or self._queue.waits_for(participant):
             return False
-        asleep = Dormant(self.device, example, self._transport, self._federation, before=participant)
+        asleep = Dormant(self.device, words, self._transport, self._federation, before=participant)
         if not asleep.agrees_with(participant):
             return False
         store.hold()
@@ -190,6 +191,8 @@ class VirtualDevice:
         for event, now_s in dormant.happened:
             if event is None:
                 participant.tick(now_s)
+            elif isinstance(event, Incoming):
+                participant.handle(Incoming(event.topic, event.frame), now_s)
             else:
                 participant.handle(event, now_s)
         self._transport.muted = False

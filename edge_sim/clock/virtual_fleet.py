@@ -40,9 +40,10 @@ from edge_sim.clock.virtual_device import VirtualDevice
 from edge_sim.clock.waker import Waker
 from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
 from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, Untraced, unchanged
-from edge_sim.engines.choice import DORMANT_FROM
 from edge_sim.fleet.calendar import timetable
+from edge_sim.fleet.feasible import DORMANT_FROM
 from edge_sim.fleet.fleet import Device, Fleet
+from edge_sim.fleet.fleet_totals import FleetTotals
 from edge_sim.fleet.hardware import DeviceCost
 
 
@@ -116,6 +117,7 @@ class VirtualFleet:
         for each in self.devices:
             if each.device.kit.id in state["hardware"]:
                 each.hardware.restore(state["hardware"][each.device.kit.id], self.clock.now_s)
+        self._totals = FleetTotals([each.hardware for each in self.devices])
         self._group = DeviceGroup(self.devices, fleet.federation.spec, self._queue.settle)
         self.resumption: Resumption | None = None
         """Watches a resumed run until all devices are back, or None if the run was never interrupted."""
@@ -163,7 +165,8 @@ class VirtualFleet:
         return self._group.why_silent(self._by_id[name].device.kit.number, exchange)
 
     def _work(self) -> FleetWork:
-        return total_work(self.spent.values())
+        found = self._totals.total(self.clock.now_s)
+        return FleetWork(flops=found.flops, busy_s=found.busy_s, used_j=found.energy_j)
 
     def powered(self) -> tuple[int, int]:
         """(number of devices switched on, number of devices) of the run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -41,7 +42,7 @@ def cut(y: Ints, shares: Sequence[float], rng: np.random.Generator) -> tuple[Int
     A share above 0 gives at least one sample; the remainder of rounding goes to training.  Each part has the mix of
     classes of the whole, as far as its size allows.  Raises UsageError where nothing is left to train on.
     """
-    validation, test = check_cut(len(y), shares)
+    validation, test = check_cut(len(y), tuple(shares))
     if not validation + test:
         return np.arange(len(y)), np.zeros(0, np.int64), np.zeros(0, np.int64)
     held = draw_evenly(y, validation + test, rng)
@@ -49,7 +50,8 @@ def cut(y: Ints, shares: Sequence[float], rng: np.random.Generator) -> tuple[Int
     return _without(len(y), held), held[_without(len(held), tested)], held[tested]
 
 
-def check_cut(count: int, shares: Sequence[float]) -> tuple[int, int]:
+@lru_cache(maxsize=1024)
+def check_cut(count: int, shares: tuple[float, ...]) -> tuple[int, int]:
     """Return how many of a device's samples are to validate and to test on.  Raises UsageError like `cut`."""
     validation, test = (max(1, round(count * share / sum(shares))) if share else 0 for share in shares[1:])
     if validation + test >= count:

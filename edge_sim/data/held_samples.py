@@ -62,7 +62,8 @@ class IndexedSamples:
     def class_counts(self, classes: int) -> tuple[int, ...]:
         """Return the number of training samples of each class; all labels lie in 0..classes-1."""
         y = self.dataset.private.y[self.rows]
-        return tuple(np.bincount(y[self._parts(y)[0]], minlength=classes).tolist())
+        train = y[self._parts(y)[0]] if any(check_cut(len(y), self.split)) else y
+        return tuple(np.bincount(train, minlength=classes).tolist())
 
     def data(self) -> LocalData:
         """Copy the samples."""

@@ -15,6 +15,7 @@ from edge_sdk.protocol.toml_table import to_table
 from edge_sim.config import run_keys
 from edge_sim.config.settings import AUTO, CPU, Config, RunTable, read_run_table
 from edge_sim.engines.base import Engine, ExactEngine
+from edge_sim.fleet.feasible import DORMANT_FROM
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.models.given_functions import known_elsewhere
 
@@ -22,10 +23,6 @@ WORTH_S = 10.0
 """Processes take seconds to start, so less computing than this is not worth them."""
 CHOICE_FILE = "engine.json"
 """File in a run directory with the values chosen for `auto`, for resumed runs."""
-
-
-DORMANT_FROM = 500
-"""Fleets of so many devices build an agent only for devices that have work; smaller ones start fast enough."""
 
 
 def open_engine(

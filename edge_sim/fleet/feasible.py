@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from edge_sdk.boards import profiles
 from edge_sdk.boards.profiles import Board, Link
@@ -21,6 +24,8 @@ from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.fleet.fleet import Device, Fleet
 
+DORMANT_FROM = 500
+"""Fleets of so many devices build an agent only for devices that have work; smaller ones start fast enough."""
 _MIB = 2**20
 SYSTEM_BYTES = 128 * _MIB
 """Memory that Linux without a desktop uses."""
@@ -44,11 +49,12 @@ class MemoryNeed:
         return self.runtime + self.model + self.activations + self.data
 
 
-def check_feasible(fleet: Fleet, stacked: Sequence[str] = ()) -> None:
-    """Raise UsageError for a fleet that cannot run its models, lacks memory for them, or cannot meet its deadline.
+def check_feasible(fleet: Fleet, stacked: Sequence[str] = (), memory_bytes: int | None = None) -> None:
+    """Raise UsageError for a fleet that cannot run its models, lacks memory or disk, or cannot meet its deadline.
 
-    stacked: names of the models to stack; some device must have each.
+    stacked: names of the models to stack; some device must have each.  memory_bytes: as for `check_disk`.
     """
+    check_disk(fleet, memory_bytes)
     specs, proxies = dict(_specs(fleet)), dict(_proxies(fleet))
     check_stacked(stacked, specs)
     check_abilities(fleet, specs, proxies)
@@ -81,14 +87,20 @@ def check_abilities(
     method, quorum = method_of(fleet.federation.spec), fleet.federation.policy.quorum
     splices = ReadSplice in requests_of(type(method))
     unable: dict[str, list[str]] = {}
+    known: dict[tuple[int, int], str] = {}
+    """What models of a kind lack, or empty; the specs of a kind are one object."""
     for device in fleet.devices:
         own, proxy = specs[device.kit.id], proxies.get(device.kit.id)
+        if not known.get((id(own), id(proxy)), "?"):
+            continue
         held, terms = joint_capabilities(own, proxy), joint_terms(own, proxy)
         held |= {"sample-codes"}  # the owners of simulated devices agree to share them
         if splices and proxy is not None and (fault := splice_fault(own, proxy)):
             raise UsageError(f"method.proxy: {device.kit.id}: {fault}")
+        known[id(own), id(proxy)] = ""
         if not method.learnt_by(held, terms) and not method.taught_by(held):
             lacking = sorted(method.needs - held) or sorted(method.terms - terms)
+            known[id(own), id(proxy)] = ", ".join(lacking)
             unable.setdefault(f"{device.kit.family} cannot do: {', '.join(lacking)}", []).append(device.kit.id)
     refused = sum(map(len, unable.values()))
     if len(fleet.devices) - refused < quorum:
@@ -125,13 +137,15 @@ def check_memory(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[
     specs, proxies: of each device's models, by device id.
     """
     federation = fleet.federation.spec
-    needs = [
-        (device, memory_need(device, specs[device.kit.id], federation, proxies.get(device.kit.id)))
-        for device in fleet.devices
-    ]
+    known: dict[_Alike, MemoryNeed] = {}
+    for device in fleet.devices:
+        alike = _alike(device, specs, proxies)
+        if alike not in known:
+            known[alike] = memory_need(device, specs[device.kit.id], federation, proxies.get(device.kit.id))
     lacking = [
         (device, found)
-        for device, found in needs
+        for device in fleet.devices
+        for found in (known[_alike(device, specs, proxies)],)
         if found.total + SYSTEM_BYTES > profiles.load_board(device.kit.board).ram_bytes
     ]
     if not lacking:
@@ -154,10 +168,13 @@ def _families(device: Device) -> str:
 def check_deadline(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec] = NO_PROXIES) -> None:
     """Raise UsageError if even the fastest device needs longer for a round's training than the deadline."""
     spec, deadline_s = fleet.federation.spec, fleet.federation.policy.deadline_s
-    times_s = {
-        device.kit.id: least_s(device, specs[device.kit.id], spec, proxies.get(device.kit.id))
-        for device in fleet.devices
-    }
+    known: dict[_Alike, float] = {}
+    times_s: dict[str, float] = {}
+    for device in fleet.devices:
+        alike = _alike(device, specs, proxies)
+        if alike not in known:
+            known[alike] = least_s(device, specs[device.kit.id], spec, proxies.get(device.kit.id))
+        times_s[device.kit.id] = known[alike]
     fastest = min(times_s, key=lambda name: times_s[name])
     if times_s[fastest] <= deadline_s:
         return
@@ -167,6 +184,35 @@ def check_deadline(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mappin
         f"({device.kit.family} on {device.kit.board_name}, {device.kit.link_name}), needs {times_s[fastest]:.3g} s at "
         f"least for {_steps(device, spec)} steps and its messages; allow more, or give fewer train.local_steps"
     )
+
+
+_Alike: TypeAlias = tuple[object, ...]
+
+
+def _alike(device: Device, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec]) -> _Alike:
+    """Return what devices with equal needs have in common: specs of a kind are one object."""
+    kit, held = device.kit, device.held
+    return id(specs[kit.id]), id(proxies.get(kit.id)), kit.board, kit.link, held.counts, held.sample_bytes
+
+
+def check_disk(fleet: Fleet, memory_bytes: int | None) -> None:
+    """Raise UsageError if the disk cannot take the weights of the devices that sleep after their work.
+
+    memory_bytes: of them are in memory (run.memory_bytes), None: all.  Each drawn device keeps at least its weights.
+    """
+    policy, count = fleet.federation.policy, len(fleet.devices)
+    if memory_bytes is None or count < DORMANT_FROM:
+        return
+    share = min(1.0, (policy.participants or count) / count)
+    worked = 1.0 - (1.0 - share) ** policy.rounds  # the share of devices that some round draws
+    needed = worked * _F4 * sum(spec.parameters for _, spec in _specs(fleet)) - memory_bytes
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise UsageError(
+            f"run.memory_bytes: the weights of sleeping devices need about {_mib(int(needed))} in {folder}, which has "
+            f"{_mib(free)} free: free space there, name another folder in TMPDIR, or raise memory_bytes"
+        )
 
 
 def memory_need(

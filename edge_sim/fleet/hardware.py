@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from edge_sdk.boards.profiles import Board, Effort, Link
 
 J_PER_WH = 3600.0
-_TRANSFERS = 64
-"""Maximum number of frame sizes whose times a board caches: a round's frames have few sizes."""
+_LINKS = 64
+"""Links whose times are cached."""
+_TRANSFERS = 1024
+"""Maximum number of frame sizes whose times a link caches: a round's frames have few sizes."""
 
 
 class DeviceCost(NamedTuple):
@@ -47,6 +50,21 @@ class _Work(NamedTuple):
     computed_s: float = 0.0
 
 
+_Transfers: TypeAlias = dict[tuple[int, bool], tuple[float, float]]
+"""Seconds on the air and of the whole transfer, by the size and direction of a frame."""
+_KNOWN_LINKS: dict[int, tuple[Link, _Transfers]] = {}
+
+
+def _transfers_of(link: Link) -> _Transfers:
+    """Return the times that all boards with this link cache together."""
+    known = _KNOWN_LINKS.get(id(link))
+    if known is None or known[0] is not link:
+        if len(_KNOWN_LINKS) >= _LINKS:
+            _KNOWN_LINKS.clear()
+        _KNOWN_LINKS[id(link)] = known = link, {}
+    return known[1]
+
+
 class Hardware:
     """A board and its link.  Times are virtual seconds; `now_s` never goes back.
 
@@ -60,8 +78,7 @@ class Hardware:
         self._capacity_j = J_PER_WH * (board.battery_wh if battery_wh is None else battery_wh)
         self._charge_w = charge_w
         self._books = _Books(stored_j=self._capacity_j)
-        self._transfers: dict[tuple[int, bool], tuple[float, float]] = {}
-        """Seconds on the air and of the whole transfer, by the size and direction of a frame."""
+        self._transfers = _transfers_of(link)
         self._since_s: float | None = None
         """When the board was switched on, or None while it is off."""
         self._busy_until_s = 0.0
@@ -73,6 +90,26 @@ class Hardware:
         """Totals before the last computation."""
         self._began_s, self._unfinished = 0.0, False
         """When the last computation began, and whether its result is not stored yet."""
+        self._changed: list[int] | None = None
+        self._place = 0
+
+    def watch(self, changed: list[int], place: int) -> None:
+        """Add `place` to a list, once, when next something happens."""
+        self._changed, self._place = changed, place
+
+    def _note(self) -> None:
+        if self._changed is not None:
+            self._changed.append(self._place)
+            self._changed = None
+
+    def figures(self) -> tuple[tuple[float, float, float, float, float], int]:
+        """Return the seconds from which `busy_s` and `used_j` follow at any time, and the FLOPs so far.
+
+        The seconds: computed, busy until, on before the last start, when it was switched on or nan, on the air.
+        """
+        since_s = math.nan if self._since_s is None else self._since_s
+        books = self._books
+        return (books.computed_s, self._busy_until_s, books.on_s, since_s, books.air_s), books.flops
 
     # -- what happens to it -----------------------------------------------------------------------------------------
 
@@ -80,6 +117,7 @@ class Hardware:
         """Switch the power on; the battery was charged while the board was off."""
         if self._since_s is not None:
             return
+        self._note()
         charged_j = self._charge_w * (now_s - self._off_s)
         self._books.stored_j = min(self._capacity_j, self._books.stored_j + charged_j)
         self._since_s = now_s
@@ -88,6 +126,7 @@ class Hardware:
         """Switch the power off; ends a running computation."""
         if self._since_s is None:
             return
+        self._note()
         self._abandon(now_s)
         self._unfinished = False
         self._settle(now_s)
@@ -98,6 +137,7 @@ class Hardware:
         self, train: Effort, infer: Effort, now_s: float, *, slow_factor: float = 1.0, saved_bytes: int = 0
     ) -> float:
         """Begin a computation, replacing a running one; return the seconds for computing and saving."""
+        self._note()
         self._abandon(now_s)
         books = self._books
         self._before = _Work(books.flops, books.steps, books.computed_s)
@@ -138,6 +178,7 @@ class Hardware:
             self._transfers[size_bytes, up] = known
         air_s, transfer_s = known
         self._books.air_s += air_s
+        self._note()
         return transfer_s
 
     # -- what it has come to ----------------------------------------------------------------------------------------
@@ -167,6 +208,7 @@ class Hardware:
 
         The battery has still supplied them.
         """
+        self._note()
         joules = self.board.idle_w * on_s + self.link.radio_w * air_s
         self._books.on_s -= on_s
         self._books.air_s -= air_s
@@ -224,6 +266,7 @@ class Hardware:
 
     def restore(self, plain: dict[str, Any], now_s: float) -> None:
         """Restore what to_json returned, switched off; now_s: as given to to_json."""
+        self._note()
         self._books = _Books(**plain)
         self._rested_s = self._off_s = now_s
         self._settled_j = self.used_j(now_s)

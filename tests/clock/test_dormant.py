@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
+import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fleets
@@ -21,7 +24,9 @@ from edge_sim.clock.dormant import EXAMPLES, Dormant, DormantKinds
 from edge_sim.clock.virtual_device import VirtualDevice
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
-from edge_sim.engines.choice import DORMANT_FROM
+from edge_sim.data.sources import npz
+from edge_sim.fleet import feasible
+from edge_sim.fleet.feasible import DORMANT_FROM
 from edge_sim.fleet.fleet import Fleet, build_fleet
 from edge_sim.runs.runner import run
 
@@ -109,6 +114,34 @@ def test_a_disk_that_takes_no_models_ends_the_run_in_one_line(pictures: Path, mo
         run.finished()
 
 
+@pytest.mark.parametrize(
+    ("tables", "line"),
+    [
+        (
+            {"run": {"memory_bytes": 1}},
+            r"^run\.memory_bytes: the weights of sleeping devices need about .* 10 bytes free",
+        ),
+        ({"data": {}}, r"^test\.toml: data\.path: .*pictures\.npz: its arrays take .*, and this machine has 1,000 MiB"),
+        (
+            {"federation": {"participants": 13}},
+            r"^test\.toml: federation\.participants: expected at most the 12 devices",
+        ),
+        ({"partition": {"min_samples": 90}}, r"^test\.toml: partition\.min_samples: 12 devices with 90 samples each"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_a_device_is_built(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, tables: dict[str, Any], line: str
+) -> None:
+    monkeypatch.setattr(feasible, "DORMANT_FROM", ALWAYS)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=10))
+    if "data" in tables:
+        monkeypatch.setattr(npz, "machine_bytes", lambda: 1000 * 2**20)
+        monkeypatch.setattr(zipfile.ZipFile, "infolist", lambda _self: [SimpleNamespace(file_size=2**31)])
+    monkeypatch.setattr(VirtualDevice, "__init__", lambda *_parts, **_names: pytest.fail("a device was built"))
+    with pytest.raises(UsageError, match=line):
+        run(parsed(pictures, **tables))
+
+
 def test_devices_whose_models_are_the_users_own_are_awake(pictures: Path) -> None:
     """Two nets of one function may differ in more than their weights."""
     fleet = build_fleet(parsed(pictures))
@@ -118,9 +151,9 @@ def test_devices_whose_models_are_the_users_own_are_awake(pictures: Path) -> Non
     run = fleets.Run(fleet)
     for each in run.devices[:EXAMPLES]:
         kinds.add(each)
-    assert kinds.example(fleet.devices[5]) is run.devices[0]
-    assert kinds.example(brought[5]) is None
-    assert kinds.example(replace(fleet.devices[5], kit=replace(fleet.devices[5].kit, board="rpi-zero-2w"))) is None
+    assert kinds.words(fleet.devices[5]) is kinds.words(fleet.devices[6]) is not None
+    assert kinds.words(brought[5]) is None
+    assert kinds.words(replace(fleet.devices[5], kit=replace(fleet.devices[5].kit, board="rpi-zero-2w"))) is None
 
 
 def test_a_small_fleet_is_awake_from_the_start(pictures: Path) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_sdk.boards.profiles import Board, Effort, load_board, load_link
+from edge_sim.fleet.fleet_totals import FleetTotals
 from edge_sim.fleet.hardware import Hardware
 
 NOTHING = Effort()
@@ -151,3 +152,19 @@ def test_what_is_set_aside_is_in_no_total_and_the_battery_gave_it() -> None:
     assert board.set_aside(4.0, air_s) == 2.0 * 4 + 10.0 * air_s
     assert board.used_j(20.0) == before_j - 2.0 * 4 - 10.0 * air_s
     assert board.left_j(20.0) == pytest.approx(3600 - before_j)
+
+
+def test_the_total_of_a_fleet_has_the_bits_of_a_loop() -> None:
+    boards = [Hardware(load_board("rpi4"), load_link("wifi")) for _ in range(7)]
+    totals = FleetTotals(boards)
+    for now_s in (0.0, 0.3, 1.7, 2.9, 4.1):
+        for place, board in enumerate(boards):
+            if (place + int(10 * now_s)) % 3 == 0:
+                board.power_on(now_s)
+                board.transfer_s(1000 + 37 * place, up=True)
+                board.compute(Effort(1e8 * (place + 1)), Effort(), now_s)
+            elif place == 4:
+                board.power_off(now_s)
+        each = [board.spent(now_s + 0.1) for board in boards]
+        looped = [sum(getattr(one, name) for one in each) for name in ("busy_s", "energy_j", "flops")]
+        assert [*totals.total(now_s + 0.1)[:3]] == looped

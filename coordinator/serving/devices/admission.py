@@ -124,7 +124,7 @@ def refusal(
     hello: Hello,
     spec: FederationSpec,
     method: Method[Any],
-    roster: tuple[str, ...],
+    roster: Collection[str],
     agreed: Hello | None = None,
     *,
     serving: bool = False,

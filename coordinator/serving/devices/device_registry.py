@@ -39,6 +39,8 @@ class DeviceRegistry:
         """The number of samples that each of these devices declared, or 0 if it did not."""
         self.identities = Identities()
         """Detects two processes that use one id."""
+        self._registered: Registered | None = None
+        """What `registered` returned last, until something of it changes."""
         self._stamps: dict[str, Stamp] = {}
         """The stamp of each known device's last Hello, refused ones included."""
         self._statuses: dict[str, Stamp] = {}
@@ -52,7 +54,7 @@ class DeviceRegistry:
         Where the configuration fixes no architecture, all devices must have that of the first admitted device.
         """
         first = next(iter(self.hellos.values()), None)
-        return admission.refusal(hello, self._spec, self._method, self._roster, first, serving=self._serving)
+        return admission.refusal(hello, self._spec, self._method, self._places.keys(), first, serving=self._serving)
 
     def fetches(self, hello: Hello) -> bool:
         """Whether the device lacks the public set, and will fetch it before it takes part."""
@@ -69,11 +71,13 @@ class DeviceRegistry:
     def enter(self, hello: Hello, number: int) -> None:
         """Register a device that may take part, or update it after another Hello."""
         self.numbers[hello.device], self.samples[hello.device] = number, hello.samples
+        self._registered = None
 
     def take_in(self, hello: Hello) -> bool:
         """Let a device take part from now on; returns whether it is new."""
         new = hello.device not in self.hellos
         self.hellos[hello.device] = hello
+        self._registered = None
         return new
 
     def forget(self, device: str) -> None:
@@ -81,6 +85,7 @@ class DeviceRegistry:
         for known in (self.hellos, self.numbers, self.samples, self._stamps, self._statuses):
             known.pop(device, None)
         self.identities.forget(device)
+        self._registered = None
 
     def follow(self, upload: Upload) -> None:
         """Update the number of a device's samples, if its data change."""
@@ -88,6 +93,7 @@ class DeviceRegistry:
         if hello is not None and hello.capacity:
             self.hellos[upload.device] = now = admission.at_upload(hello, upload)
             self.samples[upload.device] = now.samples
+            self._registered = None
 
     def restore(self, enrolled: Mapping[str, tuple[int, bytes]]) -> None:
         """Restore the devices after a restart; enrolled: (number, last Hello frame) by device, from the ledger."""
@@ -106,8 +112,11 @@ class DeviceRegistry:
     @property
     def registered(self) -> Registered:
         """The devices that have joined, as a method sees them."""
-        layouts = {self.numbers[device]: hello.layout.hex() for device, hello in self.hellos.items() if hello.layout}
-        return Registered(len(self.numbers), sum(self.samples[device] for device in self.numbers), layouts)
+        if self._registered is None:
+            layouts = {self.numbers[name]: hello.layout.hex() for name, hello in self.hellos.items() if hello.layout}
+            samples = sum(self.samples[name] for name in self.numbers)
+            self._registered = Registered(len(self.numbers), samples, layouts)
+        return self._registered
 
     @property
     def open_to_all(self) -> bool:

@@ -6,7 +6,8 @@ encrypted at once.  Status messages are never encrypted: all subscribers need th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from edge_sdk.identity.sealing import Sealing
 from edge_sdk.identity.signatures import FrameSigner
@@ -14,6 +15,7 @@ from edge_sdk.policy.conditions import Objection
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, LogLines, Message, PublicRequest, Upload
 from edge_sdk.transport.base import Transport, Will
@@ -56,8 +58,13 @@ class Uplink:
 
     def connect(self) -> None:
         """Connect, with a will through which the broker announces a lost connection."""
-        will = Will(topics.device_status(self._federation, self._device), self._status("lost"))
+        will = Will(topics.device_status(self._federation, self._device), bytes(self._status("lost")))
         self._transport.connect(topics.device_subscriptions(self._federation, self._device), will)
+
+    def tell(self, made: Callable[[Stamp], Frame]) -> None:
+        """Send a Hello once, in the unsigned frame that is made with the next stamp."""
+        self.sent += 1
+        self._transport.send(self._topic(Hello), made(Stamp(self._boot_epoch, self.sent)))
 
     def send(self, message: Hello | Bye | PublicRequest | LogLines) -> None:
         """Send a message once; it is not stored for a retry."""
@@ -96,6 +103,13 @@ class Uplink:
         self._transport.send(topics.device_status(self._federation, self._device), status, retain=True)
 
     def _status(self, state: str, objection: Objection | None = None) -> bytes:
+        if objection is None and self._signer is None:
+            self.sent += 1
+            stamp = Stamp(self._boot_epoch, self.sent)
+            return _plain_status(self._federation, state, self._boot_epoch).told(
+                DeviceStatus(federation=self._federation, device=self._device, state=state, boot=self._boot_epoch),
+                stamp,
+            )
         status = DeviceStatus(
             federation=self._federation,
             device=self._device,
@@ -121,3 +135,9 @@ class Uplink:
             return codec.encode(message, self._signer.stamp(), self._signer.sign)
         self.sent += 1
         return codec.encode(message, Stamp(self._boot_epoch, self.sent))
+
+
+@lru_cache(maxsize=64)
+def _plain_status(federation: str, state: str, boot_epoch: int) -> codec.Circular:
+    """The status, without an objection, that many devices of a process announce."""
+    return codec.Circular(DeviceStatus(federation=federation, device="any", state=state, boot=boot_epoch))

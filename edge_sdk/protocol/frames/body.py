@@ -31,6 +31,8 @@ _BIN_32 = b"\xc6"
 _STAND_IN_BYTES = 1
 """The length of the nil that msgpack packs in place of a separate value, because `default` returns None."""
 _PLACEHOLDER = 0
+_SHORT_TEXT, _SHORT_TEXT_BYTES = 0xA0, 32
+"""The first byte of a text that is shorter than the second number, of which the low bits are its length."""
 
 
 def array_bytes(array: NDArray[Any]) -> bytes | NDArray[np.uint8]:
@@ -57,7 +59,15 @@ def pack_value(plain: Any) -> PackedField:
 
 def packed_text(text: str) -> bytes:
     """Pack a text."""
-    return cast("bytes", msgpack.Packer().pack(text))
+    raw = text.encode()
+    if len(raw) < _SHORT_TEXT_BYTES:
+        return bytes((_SHORT_TEXT | len(raw),)) + raw
+    return cast("bytes", msgpack.packb(text))
+
+
+def packed_short(plain: Any) -> bytes:
+    """Pack a plain value that has no PackedField and no array in it."""
+    return cast("bytes", msgpack.packb(plain))
 
 
 def pack(plain: Any) -> list[Piece]:

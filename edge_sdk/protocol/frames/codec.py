@@ -27,7 +27,7 @@ from typing import Any, cast, get_args
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol.frames import body, crc, schema
 from edge_sdk.protocol.frames.body import PackedField, Piece
-from edge_sdk.protocol.frames.frame_parts import Frame, FrameParts
+from edge_sdk.protocol.frames.frame_parts import Frame, FrameParts, ToldFrame
 from edge_sdk.protocol.frames.scan import scan
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, Message
@@ -48,8 +48,6 @@ _FRONT_BYTES, _LEAST_COMMON_BYTES = 512, 64
 """Bytes: common knowledge is decoded once if it begins within the first number after the header, and has the second."""
 _LEAST_SHARED_BYTES = 1024
 """The minimum length of a field that frames to many devices share; frames with a shorter one are joined at once."""
-_NOBODY = body.pack_value("")
-"""Placeholder of the device's id in a message to many devices."""
 _DEVICE = body.packed_text("device")
 """The name of the field with the device's id, as msgpack packs it."""
 _FLAGS_AT, _CRC_AT = 5, 12
@@ -122,33 +120,61 @@ def encode(
 
 
 class Circular:
-    """A message to many devices that differs only in the device's id: checked and packed once.
+    """A message to or from many devices that differs only in few fields: the others are checked and packed once.
 
     Packing it for each device makes a round of FedAvg 1.10 times as long (mlp, 20 devices, `cohort`), and the frames
     share no memory.
     """
 
-    def __init__(self, message: Message, packed: Mapping[str, PackedField] = MappingProxyType({})) -> None:
+    def __init__(
+        self, message: Message, packed: Mapping[str, PackedField] = MappingProxyType({}), own: tuple[str, ...] = ()
+    ) -> None:
         """message: for any of the devices.  packed: fields already encoded by `pack_field`.
 
+        own: the fields, beside `device`, of which each frame has a value of its own.
         Raises LocalProtocolError if the message breaks its own schema.
         """
-        plain = {**schema.to_plain(message), **packed, "device": _NOBODY}
-        pieces = body.pack([_TAGS[type(message)], plain])
-        at = next(place for place, piece in enumerate(pieces) if piece is _NOBODY)
-        at_shared = next((place for place in range(at + 1, len(pieces)) if _is_long(pieces[place])), len(pieces))
-        self._before, self._rest, self._tail = (
-            b"".join(body.joined_parts(some))
-            for some in (pieces[:at], pieces[at + 1 : at_shared], pieces[at_shared + 1 :])
+        plain = {**schema.to_plain(message), **packed}
+        holes = {name: body.pack_value("") for name in ("device", *own) if name in plain}
+        names = {id(hole): name for name, hole in holes.items()}
+        pieces = body.pack([_TAGS[type(message)], {**plain, **holes}])
+        last = max(place for place, piece in enumerate(pieces) if id(piece) in names)
+        at_shared = next((place for place in range(last + 1, len(pieces)) if _is_long(pieces[place])), len(pieces))
+        self._encoders = {name: schema.field_encoder(type(message), name) for name in own}
+        self._before: list[tuple[bytes, str]] = []
+        """The bytes before each field of which a frame has its own value, and the name of that field."""
+        done = 0
+        for place in range(last + 1):
+            if id(pieces[place]) in names:
+                self._before.append((b"".join(body.joined_parts(pieces[done:place])), names[id(pieces[place])]))
+                done = place + 1
+        self._rest, self._tail = (
+            b"".join(body.joined_parts(some)) for some in (pieces[done:at_shared], pieces[at_shared + 1 :])
         )
         self._shared = pieces[at_shared] if at_shared < len(pieces) else None
 
-    def frame(self, device: str, stamp: Stamp) -> Frame:
-        """Return the unsigned frame to a device with a legal id; a long one comes in parts, one of them shared."""
-        front = self._before + body.packed_text(device) + self._rest
+    def frame(self, device: str, stamp: Stamp, own: Mapping[str, Any] = MappingProxyType({})) -> Frame:
+        """Return the unsigned frame to a device with a legal id; a long one comes in parts, one of them shared.
+
+        own: the values of the other fields that differ.
+        """
+        front = (
+            b"".join(
+                before
+                + (body.packed_text(device) if name == "device" else body.packed_short(self._encoders[name](own[name])))
+                for before, name in self._before
+            )
+            + self._rest
+        )
         if not isinstance(self._shared, PackedField):
             return _with_checksum(_header(len(front), stamp, 0), front) + front
         return _in_parts(front, self._shared, self._tail, stamp)
+
+    def told(self, message: Any, stamp: Stamp, own: tuple[str, ...] = ()) -> ToldFrame:
+        """Return the short, unsigned frame of a message that differs from the first one in `device` and `own` only."""
+        frame = ToldFrame(self.frame(message.device, stamp, {name: getattr(message, name) for name in own}))
+        frame.envelope = Envelope(message, stamp)
+        return frame
 
 
 def _is_long(piece: Piece) -> bool:
@@ -241,6 +267,8 @@ def decode(frame: bytes, limits: Limits = CONTROL_LIMITS, verify: Verify | None 
 
     verify: checks the signature, or None to ignore signatures.
     """
+    if type(frame) is ToldFrame and verify is None and len(frame) <= limits.frame_bytes:
+        return cast("Envelope", frame.envelope)
     try:
         stamp, packed = open_frame(frame, limits, verify)
         plain = body.unpack(packed, scan(packed, limits.tensor_bytes), _fields)

@@ -175,6 +175,12 @@ def to_plain(value: object) -> Plain:
         return _encode_with_paths(encode, value, name)
 
 
+def field_encoder(cls: type, name: str) -> Callable[[object], Plain]:
+    """Return the function that turns a legal value of one field into msgpack values."""
+    encode = _codec(typing.get_type_hints(cls, include_extras=True)[name])[0]
+    return lambda value: encode(value, _NO_PATH)
+
+
 def _encode_with_paths(encode: Encoder, value: object, name: str) -> Plain:
     """Encode an illegal object again with paths, so that the error names the field, and raise it as a local error."""
     try:

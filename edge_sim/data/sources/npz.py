@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -105,11 +106,31 @@ def _arrays(path: Path) -> Arrays:
             if missing:
                 found = ", ".join(archive) or "none"
                 raise UsageError(f"{path}: lacks the array {missing[0]}; expected {', '.join(NEEDED)}, found {found}")
+            _check_fits(path, archive)
             return {name: _array(path, archive, name) for name in (*NEEDED, *LENGTHS, USERS, NAMES) if name in archive}
     except FileNotFoundError:
         raise UsageError(f"data.path: {path}: no such file") from None
     except UNREADABLE as error:
         raise _unreadable(path, why_unreadable(error)) from None
+
+
+def machine_bytes() -> int:
+    """Return the memory of this machine in bytes, or 0 if unknown."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+def _check_fits(path: Path, archive: Any) -> None:
+    """Raise UsageError if the arrays are larger than this machine's memory, before any of them is read."""
+    needed, there = sum(each.file_size for each in archive.zip.infolist()), machine_bytes()
+    if there and needed > there:
+        needed_mib, there_mib = needed / 2**20, there / 2**20
+        raise UsageError(
+            f"data.path: {path}: its arrays take {needed_mib:,.0f} MiB, and this machine has {there_mib:,.0f} MiB: "
+            "write fewer samples, or smaller ones, to the file"
+        )
 
 
 def _array(path: Path, archive: Mapping[str, Any], name: str) -> NDArray[Any]:
