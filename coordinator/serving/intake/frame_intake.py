@@ -86,7 +86,9 @@ class Intake:
                 plain = origin.kind == "hello" and not codec.is_sealed(frame)
                 if not plain:
                     frame, verify = self._unsealed(frame, origin.device, verify), None
-            return Opened(checks.opened(frame, origin.device, self._federation, self._within, verify), bytes(frame), plain)
+            return Opened(
+                checks.opened(frame, origin.device, self._federation, self._within, verify), bytes(frame), plain
+            )
 
     def _unsealed(self, frame: bytes, device: str, verify: Verify) -> bytes:
         sealing = self._security.sealing(self._federation, device) if self._security else None
