@@ -5,7 +5,7 @@ method.
 """
 
 from coordinator.rounds import buffered
-from coordinator.rounds.machine import ROUND_MACHINE, advance_rounds, postponed, resumed, rounds_due_s
+from coordinator.rounds.machine import ROUND_MACHINE, advance_rounds, resumed, rounds_due_s
 from coordinator.rounds.state import (
     Broken,
     CancelDrain,
@@ -77,7 +77,6 @@ __all__ = [
     "Withheld",
     "advance_rounds",
     "buffered",
-    "postponed",
     "resumed",
     "rounds_due_s",
 ]

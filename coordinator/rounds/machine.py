@@ -256,23 +256,6 @@ def resumed(
     return replace(state, folded=folded, earlier=known)
 
 
-def postponed(state: RoundState, by_s: float, not_before_s: float = 0.0) -> RoundState:
-    """The state with all its times moved back by `by_s` seconds, during which the rounds stood still.
-
-    not_before_s: the earliest time of the next deadline, in seconds.
-    """
-    opens_at_s = None if state.opens_at_s is None else max(state.opens_at_s + by_s, not_before_s)
-    due_s = max(state.due_s + by_s, not_before_s)
-    return replace(
-        state,
-        due_s=due_s,
-        rest_until_s=max(state.rest_until_s, not_before_s),
-        retry_at_s=state.retry_at_s + by_s,
-        times=state.times.without_all(),
-        opens_at_s=opens_at_s,
-    )
-
-
 def rounds_due_s(state: RoundState) -> float | None:
     """The time in s at which the next RoundTick can change something, or None if only another event can."""
     if state.phase is RoundPhase.COLLECTING:

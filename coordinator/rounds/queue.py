@@ -72,7 +72,7 @@ class RoundQueue:
         since_s, self._unlinked_since_s = self._unlinked_since_s, None
         if since_s is not None:
             state = replace(self.state, unlinked_s=self.state.unlinked_s + now_s - since_s)
-            self.state = rounds.postponed(state, now_s - since_s, not_before_s=now_s + RECONNECT_GRACE_S)
+            self.state = postponed(state, now_s - since_s, not_before_s=now_s + RECONNECT_GRACE_S)
 
     @property
     def over(self) -> bool:
@@ -120,7 +120,7 @@ class RoundQueue:
         if self.held:
             self._held_since_s = since_s
             return
-        self.state = rounds.postponed(self.state, now_s - since_s)
+        self.state = postponed(self.state, now_s - since_s)
         self._work(now_s)
 
     def _work(self, now_s: float) -> None:
@@ -142,3 +142,20 @@ class RoundQueue:
         self._commands.popleft()
         if event is not None:  # ahead of the waiting events, which came later
             self._events.appendleft(event)
+
+
+def postponed(state: RoundState, by_s: float, not_before_s: float = 0.0) -> RoundState:
+    """The state with all its times moved back by `by_s` seconds, during which the rounds stood still.
+
+    not_before_s: the earliest time of the next deadline, in seconds.
+    """
+    opens_at_s = None if state.opens_at_s is None else max(state.opens_at_s + by_s, not_before_s)
+    due_s = max(state.due_s + by_s, not_before_s)
+    return replace(
+        state,
+        due_s=due_s,
+        rest_until_s=max(state.rest_until_s, not_before_s),
+        retry_at_s=state.retry_at_s + by_s,
+        times=state.times.without_all(),
+        opens_at_s=opens_at_s,
+    )

@@ -242,7 +242,7 @@ BUGS = (
     PlantedBug(
         "after a restart everybody is asked again",
         "coordinator/rounds/machine.py",
-        "    return replace(state, folded=folded)\n",
+        "    return replace(state, folded=folded, earlier=known)\n",
         "    return state\n",
         "tests/rounds/test_rounds_cases.py::test_after_a_restart_only_those_without_a_durable_upload_are_invited",
         "R7",
@@ -271,10 +271,10 @@ BUGS = (
         "coordinator/rounds/rules.py",
         "    if event.place != state.place or event.device in state.folded:\n"
         "        return state, (receipt_of_uncounted(state, event),)\n"
-        "    if event.device not in state.invited:\n",
+        "    if not state.may_answer(event.device):\n",
         "    if event.device in state.folded:\n"
         "        return state, (receipt_of_uncounted(state, event),)\n"
-        "    if event.device not in state.invited:\n",
+        "    if not state.may_answer(event.device):\n",
         "tests/rounds/test_rounds_cases.py::test_the_verdicts",
         "R9",
     ),

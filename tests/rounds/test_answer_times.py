@@ -14,6 +14,7 @@ from test_rounds_cases import joined, through
 from coordinator import rounds
 from coordinator.rounds import Invite, RoundPhase
 from coordinator.rounds.answer_times import AnswerTimes
+from coordinator.rounds.queue import postponed
 from edge_sdk.protocol.exchange_id import ExchangeId
 
 
@@ -134,7 +135,7 @@ def test_only_answers_to_the_invitation_of_the_opening_are_timed():
 def test_of_an_exchange_that_was_interrupted_no_times_are_kept():
     model = joined(2, 2, rounds=9)
     model.now_s += 10.0
-    model.state = rounds.postponed(model.state, 5.0)
+    model.state = postponed(model.state, 5.0)
     through(model, "a", "b")
     assert model.state.times.known_s == {0: {}}
     again = Model(model.policy, round=1)
