@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from coordinator.ledger import Ledger
-from edge_sdk.at_rest.digests import checked_json, json_with_digest
+from edge_sdk.at_rest.digests import checked_json, json_with_digest, with_digest
 from edge_sdk.at_rest.files import make_private_folder, replace_durably, sync_folder
 from edge_sdk.at_rest.foreign import UNREADABLE, check_fields, open_foreign, read_foreign
-from edge_sdk.device.store import MemoryStore, SqliteStore, Store
+from edge_sdk.device.store import FinishedExchange, MemoryStore, RoundStart, SqliteStore, Store
+from edge_sdk.durable import as_store_error, open_database, transaction
 from edge_sdk.errors import Damaged, RemoteProtocolError, StoreError, UsageError
 
 EVERY_S = 30.0
@@ -23,6 +25,17 @@ EVERY_S = 30.0
 FIRST_S = 3.0
 """Real seconds until the first checkpoint; early, so that a run killed soon after its start can also resume."""
 _STATE = "world.json"
+STORES = ".stores"
+"""The end of the name of a file with the stores of all devices of a process that have had work."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS device (name TEXT PRIMARY KEY, welcome BLOB NOT NULL, digest BLOB);
+CREATE TABLE IF NOT EXISTS start (
+    device TEXT PRIMARY KEY, round INTEGER NOT NULL, model BLOB NOT NULL, method BLOB NOT NULL, data BLOB NOT NULL,
+    digest BLOB);
+CREATE TABLE IF NOT EXISTS done (
+    device TEXT NOT NULL, round INTEGER NOT NULL, exchange INTEGER NOT NULL, assign BLOB NOT NULL, upload BLOB NOT NULL,
+    receipted INTEGER NOT NULL, digest BLOB, PRIMARY KEY (device, round, exchange));
+"""
 LOST = "this run, which has no other copy"
 REMEDY = "with --resume --quarantine the checkpoint is set aside and the run restarts from the beginning"
 
@@ -90,7 +103,7 @@ def how_to_go_on(checkpoints: Checkpoints | None) -> str:
 
 
 def _loaded(folder: Path) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
-    paths = sorted(folder.glob("*.db"))
+    paths = [*sorted(folder.glob("*.db")), *sorted(folder.glob(f"*{STORES}"))]
     for path in paths:
         with _reading(path), open_foreign(path, sys.maxsize) as file:  # checked first: SQLite would block on a pipe
             if not file.read(1):
@@ -100,9 +113,8 @@ def _loaded(folder: Path) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
     stores: dict[str, Store] = {}
     for path in paths:
         if path.stem != "ledger":
-            with _reading(path), closing(SqliteStore(path)) as disk:
-                stores[path.stem] = memory = MemoryStore()
-                _fill(memory, disk)
+            with _reading(path):
+                stores.update(_stores_in(path))
     path, missing = folder / _STATE, ledger.enrolled().keys() - stores.keys()
     if not path.exists():
         _check_complete(folder, missing)
@@ -145,18 +157,50 @@ def _is_old(plain: Any) -> bool:
     return isinstance(plain, dict) and {"now_s", "begun_s", "hardware"} <= plain.keys()
 
 
-def copy_store(store: Store, folder: Path, device: str) -> None:
-    """Write the store of a device into a folder of a checkpoint."""
-    disk = SqliteStore(folder / f"{device}.db")
-    _fill(disk, store)
-    disk.close()
+def save_stores(path: Path, stores: Iterable[tuple[str, Store]]) -> None:
+    """Write the stores of many devices into one new file, by id, in one transaction.  Raises StoreError."""
+    with closing(open_database(path, _SCHEMA)) as db:
+        with as_store_error(path):
+            db.execute("PRAGMA journal_mode=DELETE")  # a log would take each new page a second time
+        with transaction(db, path):
+            for device, store in stores:
+                _save_store(db, device, store)
 
 
-def _fill(target: Store, source: Store) -> None:
-    welcome, start = source.welcome(), source.round_start()
+def _save_store(db: sqlite3.Connection, device: str, store: Store) -> None:
+    db.execute("INSERT INTO device VALUES (?, ?, ?)", with_digest(device, bytes(store.welcome() or b"")))
+    if (start := store.round_start()) is not None:
+        row = with_digest(device, start.round, start.model, start.method, start.data)
+        db.execute("INSERT INTO start VALUES (?, ?, ?, ?, ?, ?)", row)
+    rows = (
+        with_digest(device, each.round, each.exchange, bytes(each.assign), each.upload, int(each.receipted))
+        for each in store.finished()
+    )
+    db.executemany("INSERT INTO done VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+
+
+def _stores_in(path: Path) -> Iterator[tuple[str, Store]]:
+    """Yield each device's id and store, from a file of `save_stores`, or of the time when each device had its own."""
+    if path.suffix != STORES:
+        with closing(SqliteStore(path)) as disk:
+            yield path.stem, _in_memory(disk.welcome(), disk.round_start(), disk.finished())
+        return
+    with closing(open_database(path, _SCHEMA)) as db:
+        for device, welcome in db.execute("SELECT name, welcome FROM device"):
+            start = db.execute("SELECT round, model, method, data FROM start WHERE device = ?", (device,)).fetchone()
+            done = db.execute(
+                "SELECT round, exchange, assign, upload, receipted FROM done WHERE device = ? ORDER BY 1, 2", (device,)
+            )
+            finished = [FinishedExchange(at, each, asked, sent, bool(seen)) for at, each, asked, sent, seen in done]
+            yield str(device), _in_memory(welcome or None, RoundStart(*start) if start else None, finished)
+
+
+def _in_memory(welcome: bytes | None, start: RoundStart | None, finished: Iterable[FinishedExchange]) -> MemoryStore:
+    store = MemoryStore()
     if welcome is not None:
-        target.save_welcome(welcome)
+        store.save_welcome(welcome)
     if start is not None:
-        target.save_start(start)
-    for done in source.finished():
-        target.save(done)
+        store.save_start(start)
+    for done in finished:
+        store.save(done)
+    return store

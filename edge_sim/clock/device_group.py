@@ -11,7 +11,7 @@ from edge_sdk.device.store import Store
 from edge_sdk.methods.contract import brought_code
 from edge_sdk.models.base import Model
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sim.clock.checkpoint import copy_store
+from edge_sim.clock.checkpoint import STORES, save_stores
 from edge_sim.clock.silence import AwaitedExchange, SilentDevice, why_silent
 from edge_sim.clock.whole_fleet import Figures, FleetMeasurements, Wanted
 from edge_sim.engines.base import Untraced, untraced_of
@@ -107,9 +107,10 @@ class DeviceGroup:
         return (each for each in self._devices if not each.dormant)
 
     def copy_stores(self, folder: Path) -> None:
-        """Write the store of each device into a folder of a checkpoint."""
-        for each in self._awake():
-            copy_store(each.store, folder, each.device.kit.id)
+        """Write the stores of the devices that have had work into one file in a folder of a checkpoint."""
+        if self._devices:
+            path = folder / f"{self._devices[0].device.kit.number}{STORES}"  # each process writes its own
+            save_stores(path, ((each.device.kit.id, each.store) for each in self._awake()))
 
     def untraced(self) -> Untraced:
         """Return the models that this process trains untraced, with the reasons."""

@@ -71,6 +71,8 @@ class VirtualDevice:
             self._start(store)
             if kinds is not None:
                 kinds.add(self)
+                if store is not None and awake is not None:
+                    awake.add(self)  # of a resumed run: it sleeps again once it rests
         else:
             self._link()
             self._dormant = Dormant(device, words, self._transport, federation)

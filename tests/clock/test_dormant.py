@@ -183,8 +183,13 @@ def test_a_checkpoint_keeps_that_devices_are_dormant(pictures: Path, tmp_path: P
     asleep = {each.device.kit.id for each in cut.devices if each.dormant}
     assert asleep == {*state["dormant"]}
     assert not asleep & stores.keys()
-    resumed = VirtualFleet(fleet, ledger=ledger, stores=stores, state=state, dormant_from=ALWAYS)
+    assert len(stores) > EXAMPLES
+    assert {each.name for each in checkpoints.folder.iterdir()} == {"ledger.db", "world.json", "0.stores"}
+    resumed = VirtualFleet(
+        fleet, ledger=ledger, stores=stores, state=state, dormant_from=ALWAYS, most_awake=1, memory_bytes=0
+    )
     resumed.run()
+    assert any(each.sleeps for each in resumed.devices if each.device.kit.id in stores)
     found, expected = (
         {each.device.kit.id: each.participant.context.bench.state_bytes() for each in run.devices}
         for run in (resumed, whole)

@@ -13,8 +13,10 @@ from interrupting import stop_after
 from coordinator.config import to_toml
 from coordinator.results.figures.result import Result
 from edge_sdk import cli
+from edge_sdk.device.store import SqliteStore
 from edge_sdk.errors import StoreError, UsageError
 from edge_sim.clock import checkpoint, device_group
+from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.runs.runner import run
 
 METHODS = ["fedmd", pytest.param("fedal", marks=pytest.mark.torch)]
@@ -131,7 +133,7 @@ def test_a_checkpoint_that_fails_leaves_the_one_before(
         def full(*_args: object) -> None:
             raise OSError("no space left on device")
 
-        patch.setattr(device_group, "copy_store", full)
+        patch.setattr(device_group, "save_stores", full)
         with pytest.raises(StoreError, match=r"checkpoint\.new: no space left"):
             run(fleets.tables(pictures), out=out, resume=True)
     same(run(fleets.tables(pictures), out=out, resume=True), whole["fedmd"])
@@ -142,6 +144,14 @@ def test_a_kill_between_the_two_renames(
 ) -> None:
     out = tmp_path / "run"
     interrupted(pictures, out, monkeypatch)
+    for device, store in Checkpoints(out / "checkpoint").load()[1].items():  # as before 2026-11: a file for each
+        disk = SqliteStore(out / "checkpoint" / f"{device}.db")
+        disk.save_welcome(store.welcome())
+        disk.save_start(store.round_start())
+        for done in store.finished():
+            disk.save(done)
+        disk.close()
+    (out / "checkpoint" / "0.stores").unlink()
     (out / "checkpoint").rename(out / "checkpoint.old")
     with pytest.raises(UsageError, match="already holds a run"):
         run(fleets.tables(pictures), out=out)
@@ -163,8 +173,8 @@ def test_a_run_over_a_broker_is_not_resumed_in_memory(
     """Its devices keep their states elsewhere, and would begin untrained."""
     out = tmp_path / "run"
     interrupted(pictures, out, monkeypatch)
-    shutil.move(out / "checkpoint" / "device-02.db", tmp_path)
-    with pytest.raises(UsageError, match=r"device-02: .*over a broker"):
+    shutil.move(out / "checkpoint" / "0.stores", tmp_path)
+    with pytest.raises(UsageError, match=r"device-00: .*over a broker"):
         run(fleets.tables(pictures), out=out, resume=True)
 
 
