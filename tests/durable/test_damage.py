@@ -22,7 +22,7 @@ from edge_sdk.errors import Damaged, StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.samples.store import SampleStore
 from edge_sdk.serving.versions import Versions
-from edge_sim.clock.checkpoint import Checkpoints, copy_store
+from edge_sim.clock.checkpoint import STORES, Checkpoints, save_stores
 
 FLIPS, CUTS = 16, 4
 """So many bits are flipped in each file, and so often its end is cut off; with --all a hundred times as often."""
@@ -118,8 +118,7 @@ def fill_checkpoint(path: Path) -> None:
     ledger = Ledger(None, path.parent / "ledger.old")
 
     def copy_stores(folder: Path) -> None:
-        for name, store in stores.items():
-            copy_store(store, folder, name)
+        save_stores(folder / f"0{STORES}", stores.items())
 
     Checkpoints(path.parent).save(ledger, copy_stores, STATE)
     ledger.close()
@@ -147,7 +146,7 @@ KINDS = [
     Kind("served/3.model", fill_served, read_served),
     Kind("checkpoint/world.json", fill_checkpoint, read_checkpoint),
     Kind("checkpoint/ledger.db", fill_checkpoint, read_checkpoint),
-    Kind("checkpoint/b.db", fill_checkpoint, read_checkpoint),
+    Kind("checkpoint/0.stores", fill_checkpoint, read_checkpoint),
 ]
 
 

@@ -37,7 +37,7 @@ from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Incoming, Transport
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.clock.checkpoint import Checkpoints, copy_store
+from edge_sim.clock.checkpoint import STORES, Checkpoints, save_stores
 from edge_sim.config import settings
 from edge_sim.replay.command import maker_of
 from edge_sim.replay.device import Make, replay_device
@@ -413,8 +413,7 @@ def test_a_run_that_went_back_to_a_checkpoint(path: Path, pictures: Path) -> Non
 
 
 def copy_stores(run: fleets.Run, folder: Path) -> None:
-    for each in run.devices:
-        copy_store(each.participant.context.store, folder, each.device.kit.id)
+    save_stores(folder / f"0{STORES}", ((each.device.kit.id, each.store) for each in run.devices))
 
 
 @pytest.mark.processes
