@@ -114,7 +114,7 @@ def _write_federation(folder: Path, names: list[str], rounds: int, rows: int) ->
             "devices": len(names),
             "classes": CLASSES,
             "deadline_s": 600.0,
-            "retry_s": 300.0,
+            "retry_s": 30.0,
             "roster": names,
         },
         "method": {"public_batch": rows},
@@ -192,24 +192,17 @@ def reconnect() -> Found:
 
 
 def crowd() -> Found:
-    """10,000 devices upload 1 kB in each of 20 rounds, and come back all at once in the second."""
+    """10,000 devices upload 1 kB in each of 20 rounds."""
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), devices=10_000, rounds=20, rows=25, restart=True, patience_s=CROWD_PATIENCE_S)
-    back = quantiles(found.back_s)
+        found = measure(Path(folder), devices=10_000, rounds=20, rows=25, patience_s=CROWD_PATIENCE_S)
     table: Table = [
-        [*HEAD, "s a round", "broker, MiB", "welcomed again after, s: p50", "p95", "last"],
-        [
-            *_row(found),
-            f"{found.rounds_s / found.rounds:.1f}",
-            f"{found.broker_mib:.0f}",
-            *back,
-            f"{max(found.back_s):.1f}",
-        ],
+        [*HEAD, "s a round", "broker, MiB"],
+        [*_row(found), f"{found.rounds_s / found.rounds:.1f}", f"{found.broker_mib:.0f}"],
     ]
     how = (
-        "As above, with 10,000 connections in one process: all Assigns of a round are sent together, and mosquitto is "
-        "killed when half of the uploads of the second round have their receipt. The seconds a round count from the "
-        "first upload to the last receipt, the restart included."
+        "With 10,000 connections in one process: all Assigns of a round are sent together, at QoS 0, and again after "
+        "30 s to devices that did not answer. The seconds a round count from the first upload to the last receipt. The "
+        "loss of the broker is measured with 1,000 devices alone."
     )
     return Found(table, [how, _load()])
 
