@@ -145,7 +145,7 @@ def boards(url: str, lab: str, folder: Path, state: Path, numbers: range = range
                 broker=url, lab=lab, device=f"board-{number}", number=number, state=state / str(number), data=folder
             )
             board = LabBoard(options, open_link(options), say=lambda _line: None)
-            thread = threading.Thread(target=board.serve, daemon=True)
+            thread = threading.Thread(target=board.serve, name=options.device, daemon=True)
             thread.start()
             stack.callback(thread.join, 10)
             stack.callback(board.stop)
@@ -181,6 +181,8 @@ def test_a_run_goes_on_without_a_board_that_goes_away(folder: Path, broker: str,
         def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
             if result.round == 2:
                 present[1].stop()
+                (gone,) = (thread for thread in threading.enumerate() if thread.name == "board-1")
+                gone.join(10)  # else the other rounds may be over before the board sees that it is to stop
 
     here = config(folder, quorum=2, rounds=12, deadline_s=1.0)
     with (
