@@ -15,7 +15,7 @@ from edge_sdk.errors import UsageError
 def read_wavs(files: Sequence[Path], rate: int | None) -> list[Floats]:
     """Return the samples of WAV files, each f4 (t, channels) in -1..1.
 
-    rate: in Hz; None: that of the first file.  Raises UsageError for a file that is none of PCM, has another rate or
+    rate: in Hz, or None for that of the first file.  Raises UsageError for a file that is not PCM, has another rate or
     another number of channels, or no samples.
     """
     found: list[Floats] = []

@@ -1,4 +1,4 @@
-"""The total cost of a large fleet: only of boards on which something happened is anything read anew."""
+"""The total cost of a large fleet: only boards on which something happened are read again."""
 
 from __future__ import annotations
 
