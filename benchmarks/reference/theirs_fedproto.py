@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks.reference.ours import DEVICES, RATE, ROUNDS, Reference, weighted
-from benchmarks.reference.theirs import Device
+from benchmarks.reference.theirs import Device, Twin
 
 PULL = 10.0
 """lambda, as there."""
@@ -20,31 +20,14 @@ Prototypes = Mapping[int, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrototypeTwin:
+class PrototypeTwin(Twin):
     """A run of FedProto as there; a switch that is set takes our part of it."""
 
-    seed: int
     after_training: bool = False
     """Prototypes are of the trained net; there of each mini-batch while the net is trained on it."""
     by_samples: bool = False
     """The mean over devices weighs by samples; there all holders of a class count alike."""
     theirs: str = "FedProto"
-
-    @property
-    def switches(self) -> tuple[str, ...]:
-        """What is ours."""
-        return tuple(name for name, value in asdict(self).items() if value is True)
-
-    @property
-    def name(self) -> str:
-        """The key of its figures."""
-        ours = " with our " + ", ".join(self.switches) if self.switches else ""
-        return f"{self.theirs} in plain autograd{ours}, seed {self.seed}".replace("_", " ")
-
-    @property
-    def digest(self) -> str:
-        """What changes with the settings: the switches are in the name, and there is nothing else."""
-        return "1"
 
     def measured(self, reference: Reference) -> dict[str, Any]:
         """Run it, and return its figures."""

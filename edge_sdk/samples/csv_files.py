@@ -52,7 +52,7 @@ def samples_from_csv(
             y.append(own)
             continue
         if sample != newest and sample in of:
-            raise UsageError(f"{where}, column {series}: {sample!r} goes on after another began: sort the rows by it")
+            raise UsageError(f"{where}, column {series}: {sample!r} continues after another began: sort the rows by it")
         if sample == newest and own != y[-1]:
             raise UsageError(f"{where}, column {label}: {own!r}, but the same series began with {y[-1]!r}")
         if sample != newest:

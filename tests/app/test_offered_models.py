@@ -67,7 +67,7 @@ def accuracy(agent: edge_sdk.Agent) -> float:
 def test_under_shared_weights_all_change_at_once_by_another_run(
     tmp_path: Path, serve: Callable[..., Any], hidden: tuple[int, ...]
 ) -> None:
-    """As the refusal says: the app brings the model, the coordinator begins anew, and the model is the start."""
+    """As the refusal says: the app brings the model, the coordinator starts in a new folder, and that model is the start."""
     hub, over = Hub(), ""
     fedavg = {"name": "fedavg", "devices": 1, "local_steps": 0}
     first = federation(hub, rounds=10**6, models=tmp_path / "models", **fedavg)

@@ -42,7 +42,7 @@ def test_a_csv_file_of_each_kind(tmp_path: Path) -> None:
         ("label,a,b\n0,1,2\n1,,\n", TEXTS, "row 3: a text without tokens"),
         ("label,a,b\n0,1,2\n1,9,1\n", TEXTS, "s.csv: sample 1 has the id 9"),
         ("run,label,a\nx,0,1\nx,1,1\n", STEPS, "row 3, column label: '1', but the same series began with '0'"),
-        ("run,label,a\nx,0,1\ny,1,1\nx,0,1\n", STEPS, "row 4, column run: 'x' goes on after another began"),
+        ("run,label,a\nx,0,1\ny,1,1\nx,0,1\n", STEPS, "row 4, column run: 'x' continues after another began"),
         ("run,label,a\nx,0,1\n", {"kind": "series"}, 'series="COLUMN"'),
         ("run,label,a\nx,0,1\nx,0,1\ny,1,1\n", STEPS | {"kind": "series"}, "sample 1 has 1 steps, others have 2"),
     ],
