@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,3 +118,24 @@ class TestBesideTorch:
             each.fit(batches(50), (CrossEntropy(),), SGD)
         np.testing.assert_allclose(one.weights(), two.weights(), atol=2e-6)
         np.testing.assert_allclose(one.logits(samples()[0]), two.logits(samples()[0]), atol=1e-5)
+
+    def test_a_file_of_the_newer_exporter(self, tmp_path: Path) -> None:
+        """It asks for parts of shapes, and for ranges."""
+        torch = pytest.importorskip("torch")
+        for package in ("onnxruntime", "onnxscript"):
+            pytest.importorskip(package)
+        from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
+
+        nn, path = torch.nn, tmp_path / "net.onnx"
+        padded = nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect")
+        layers = padded, nn.ReLU(), nn.Conv2d(4, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(128, 8)
+        net = nn.Sequential(*layers, nn.ReLU(), nn.Linear(8, CLASSES)).eval()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the exporter about itself
+            torch.onnx.export(net, (torch.zeros(2, *SHAPE),), path, dynamo=True, optimize=False, verbose=False,
+                              dynamic_shapes=({0: torch.export.Dim("n")},), external_data=False)  # fmt: skip
+        one, two = NumpyModel.from_onnx(path), OnnxModel(path, train="all")
+        assert (one.spec.layout, one.spec.note) == (two.spec.layout, two.spec.note.rpartition("; ")[2])
+        for each in (one, two):
+            each.fit(batches(20), (CrossEntropy(),), SGD)
+        np.testing.assert_allclose(one.weights(), two.weights(), atol=2e-6)

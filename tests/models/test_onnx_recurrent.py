@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,21 @@ def test_it_learns_as_in_torch(kind: str, how: dict[str, Any]) -> None:
         each.fit(work(50), (CrossEntropy(),), SGD)
     np.testing.assert_allclose(one.logits(x), two.logits(x), atol=1e-5)
     assert np.abs(one.logits(x) - start).max() > 0.01
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_file_of_the_newer_exporter_learns_as_in_torch(kind: str, tmp_path: Any) -> None:
+    pytest.importorskip("onnxscript")
+    path, net = tmp_path / "net.onnx", Series(kind).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter about itself
+        torch.onnx.export(net, (torch.zeros(2, *SHAPE),), path, dynamo=True, optimize=False, verbose=False,
+                          dynamic_shapes=({0: torch.export.Dim("n")},), external_data=False)  # fmt: skip
+    one, two = OnnxModel(path, train="all"), TorchModel(net, CLASSES, input_shape=SHAPE)
+    assert one.spec.layout == two.spec.layout
+    for each in (one, two):
+        each.fit(work(20), (CrossEntropy(),), SGD)
+    np.testing.assert_allclose(one.weights(), two.weights(), atol=1e-5)
 
 
 def test_the_other_form_of_a_gru() -> None:

@@ -45,6 +45,7 @@ class NumpyGraph:
         }
         self._constants = {name: values for name, values in held.items() if values is not None}
         self._outputs = tuple(graph.outputs)
+        self._read = {name for each in self._nodes for name in each.inputs if name}.union(self._outputs)
         self._last: list[list[str]] = _last_uses(self._nodes, set(self._outputs))
 
     def run(self, inputs: Mapping[str, AnyArray]) -> list[AnyArray]:
@@ -58,7 +59,15 @@ class NumpyGraph:
                 raise ModelError(
                     f"{self._name}: {each.operator} at {each.outputs[0]!r} does not run: {told}"
                 ) from error
-            known.update(zip(each.outputs, found if isinstance(found, tuple) else (found,), strict=False))
+            except ModelError as error:  # used in a way that numpy does not compute
+                raise ModelError(f"{self._name}: {error}") from error
+            given = found if isinstance(found, tuple) else (found,)
+            if further := self._read.intersection(each.outputs[len(given) :]):
+                raise ModelError(
+                    f"{self._name}: numpy does not compute the further output {min(further)!r} of {each.operator} "
+                    "here: install onnxruntime"
+                )
+            known.update(zip(each.outputs, given, strict=False))
             for name in over:  # a large net's activations would all be held at once
                 known.pop(name, None)
         return [known[name] for name in self._outputs]

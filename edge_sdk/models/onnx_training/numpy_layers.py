@@ -9,9 +9,8 @@ from math import prod
 import numpy as np
 
 from edge_sdk.arrays import AnyArray
-from edge_sdk.errors import ModelError
 from edge_sdk.models.onnx_file.node import Node
-from edge_sdk.models.onnx_training.numpy_operators import OPERATORS, given, operator, unary
+from edge_sdk.models.onnx_training.numpy_operators import OPERATORS, given, lacks, operator, unary
 
 
 class _Moves:
@@ -43,6 +42,11 @@ class _Moves:
             (-(-(n - (k - 1) * d - 1) // s) if up else (n - (k - 1) * d - 1) // s) + 1
             for n, k, s, d in zip(size, self.kernel, self.strides, self.dilations, strict=True)
         )
+
+    def behind(self, size: Sequence[int], count: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the padding of all four or more axes with which the last window ends inside; size: with padding."""
+        of_space = zip(size, count, self.kernel, self.strides, self.dilations, strict=True)
+        return [(0, 0), (0, 0), *((0, max(0, (c - 1) * s + (k - 1) * d + 1 - n)) for n, c, k, s, d in of_space)]
 
     def places(self, count: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
         """Yield the place of each number in the kernel, and the padded input that it meets in all windows."""
@@ -87,6 +91,8 @@ def _conv_transpose(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x, w = given(inputs[0]), given(inputs[1])
     group, moves, count = int(node.number("group", 1)), _Moves(node, w.shape[2:]), x.shape[2:]
     more = node.ints("output_padding", [0] * len(count))
+    if moves.auto not in ("", "NOTSET", "VALID") or node.ints("output_shape"):
+        raise lacks("ConvTranspose to a size that is given")
     n, o = len(x), w.shape[1] * group
     size = tuple(
         (c - 1) * s + (k - 1) * d + 1 + max(0, extra)
@@ -109,15 +115,15 @@ def _conv_transpose(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
 def _max_pool(node: Node, inputs: Sequence[AnyArray | None]) -> tuple[AnyArray, ...]:
     """Return the largest number of each window, and its place in the flat input."""
     x = given(inputs[0])
+    if len(node.outputs) > 1 and node.number("storage_order", 0):
+        raise lacks("places of a MaxPool by columns")
     moves = _Moves(node, node.ints("kernel_shape"))
     around = moves.around(x.shape[2:])
     padded = _padded(x, around, -np.inf)
     count = moves.windows(padded.shape[2:], up=bool(node.number("ceil_mode", 0)))
     places = np.arange(x.size, dtype=np.int64).reshape(x.shape)
     where = np.pad(places, [(0, 0), (0, 0), *around]) if any(map(any, around)) else places
-    needed = [(0, 0), (0, 0), *[(0, 0)] * len(count)]
-    for i, (c, s, k, d) in enumerate(zip(count, moves.strides, moves.kernel, moves.dilations, strict=True)):
-        needed[i + 2] = 0, max(0, (c - 1) * s + (k - 1) * d + 1 - padded.shape[i + 2])
+    needed = moves.behind(padded.shape[2:], count)
     padded, where = np.pad(padded, needed, constant_values=-np.inf), np.pad(where, needed)
     best = np.full((*x.shape[:2], *count), -np.inf, x.dtype)
     found = np.zeros(best.shape, np.int64)
@@ -136,7 +142,7 @@ def _repeat(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     exact = scales is not None and scales.size == x.ndim and bool((scales == scales.astype(np.int64)).all())
     how = node.text("mode"), node.text("coordinate_transformation_mode"), node.text("nearest_mode")
     if scales is None or not exact or how != ("nearest", "asymmetric", "floor"):
-        raise ModelError("Resize: numpy only repeats numbers here: install onnxruntime")
+        raise lacks("Resize, but for numbers that are repeated,")
     for axis, times in enumerate(scales.astype(np.int64).tolist()):
         x = np.repeat(x, times, axis) if times != 1 else x
     return x
@@ -149,7 +155,9 @@ def _average_pool(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     around = moves.around(x.shape[2:])
     padded = _padded(x, around)
     ones = _padded(np.ones((1, 1, *x.shape[2:]), x.dtype), around, float(node.number("count_include_pad", 0)))
-    count = moves.windows(padded.shape[2:])
+    count = moves.windows(padded.shape[2:], up=bool(node.number("ceil_mode", 0)))
+    needed = moves.behind(padded.shape[2:], count)  # which no average counts
+    padded, ones = np.pad(padded, needed), np.pad(ones, needed)
     places = [_of_all(place) for _, place in moves.places(count)]
     total: AnyArray = np.sum([padded[place] for place in places], axis=0)
     number: AnyArray = np.sum([ones[place] for place in places], axis=0)
@@ -170,6 +178,8 @@ OPERATORS |= {
 @operator("BatchNormalization")
 def _batch_norm(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x, scale, bias, mean, variance = map(given, inputs)
+    if node.number("training_mode", 0):
+        raise lacks("BatchNormalization by the statistics of a batch")
     wide = (-1, *[1] * (x.ndim - 2))
     factor = scale / np.sqrt(variance + np.float32(node.number("epsilon", 1e-5)))
     found: AnyArray = x * factor.reshape(wide) + (bias - mean * factor).reshape(wide)
@@ -200,6 +210,8 @@ def _instance_norm(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
 @operator("GroupNormalization")
 def _group_norm(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x, scale, bias = map(given, inputs)
+    if scale.shape != x.shape[1:2]:
+        raise lacks("GroupNormalization with a scale for each group (opset 18)")
     grouped = x.reshape(len(x), int(node.number("num_groups", 1)), -1)
     wide = (-1, *[1] * (x.ndim - 2))
     return _unit(grouped, (2,), node.number("epsilon", 1e-5)).reshape(x.shape) * scale.reshape(wide) + bias.reshape(
@@ -213,7 +225,7 @@ def _attention(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     q, k, v = (given(each) for each in inputs[:3])
     mask, flat = (*inputs, None)[3], q.ndim == 3
     if any(each is not None for each in inputs[4:]) or len(node.outputs) > 1 or node.number("softcap", 0):
-        raise ModelError("numpy computes Attention without keys of earlier calls, further outputs and softcap")
+        raise lacks("Attention with keys of earlier calls, further outputs or softcap")
     heads = [int(node.number(f"{kind}_num_heads", 0)) for kind in ("q", "kv", "kv")]
     if flat:  # (b, s, h d) -> (b, h, s, d)
         q, k, v = (x.reshape(*x.shape[:2], h, -1).swapaxes(1, 2) for x, h in zip((q, k, v), heads, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import erf, pi, prod, sqrt
-from typing import TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -32,6 +32,11 @@ def given(values: AnyArray | None) -> AnyArray:
     if values is None:
         raise ModelError("an operator lacks an input")
     return values
+
+
+def lacks(what: str) -> ModelError:
+    """Return the error of an operator that is used in a way that numpy does not compute here."""
+    return ModelError(f"numpy does not compute {what} here: install onnxruntime")
 
 
 def unary(function: Callable[[AnyArray], AnyArray]) -> Operator:
@@ -66,24 +71,28 @@ OPERATORS |= {
     "Erf": unary(_ERF),
     "Reciprocal": unary(lambda x: np.float32(1) / x),
     "Softplus": unary(lambda x: np.logaddexp(np.float32(0), x)),
-    "Shape": unary(lambda x: np.array(x.shape, np.int64)),
     "Add": _binary(np.add),
     "Sub": _binary(np.subtract),
     "Mul": _binary(np.multiply),
     "Greater": _binary(np.greater),
     "Less": _binary(np.less),
     "Equal": _binary(np.equal),
-    "Mod": _binary(np.mod),
     "And": _binary(np.logical_and),
     "Or": _binary(np.logical_or),
     "Pow": _binary(lambda x, p: np.power(x, p.astype(x.dtype))),
     "CastLike": _binary(lambda x, like: x.astype(like.dtype)),
     "MatMul": _binary(np.matmul),
-    "Div": _binary(lambda a, b: a / b if a.dtype.kind == "f" else a // b),
+    "Div": _binary(lambda a, b: a / b if a.dtype.kind == "f" else (a - np.fmod(a, b)) // b),  # towards zero
     "Expand": _binary(lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape.tolist())))),
-    "Reshape": _binary(lambda x, shape: x.reshape([x.shape[i] if n == 0 else n for i, n in enumerate(shape.tolist())])),
     "Where": lambda _node, inputs: np.where(*map(given, inputs)),
+    "Range": lambda _node, inputs: np.arange(*(given(each).item() for each in inputs), dtype=given(inputs[0]).dtype),
 }
+
+
+@operator("Mod")
+def _mod(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
+    a, b = map(given, inputs)
+    return np.fmod(a, b) if node.number("fmod", 0) else np.mod(a, b)
 
 
 @operator("LeakyRelu")
@@ -154,11 +163,24 @@ def _gemm(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
 # -- shapes ---------------------------------------------------------------------------------------------------------
 
 
+@operator("Shape")
+def _shape(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
+    shape = given(inputs[0]).shape
+    return np.array(shape[int(node.number("start", 0)) : int(node.number("end", len(shape)))], np.int64)
+
+
+@operator("Reshape")
+def _reshape(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
+    x, shape = given(inputs[0]), given(inputs[1]).tolist()
+    kept = not node.number("allowzero", 0)
+    return x.reshape([x.shape[i] if n == 0 and kept else n for i, n in enumerate(shape)])
+
+
 @operator("Flatten")
 def _flatten(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x = given(inputs[0])
     axis = int(node.number("axis", 1))
-    return x.reshape(prod(x.shape[:axis]), -1)
+    return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
 
 
 def _axes(node: Node, inputs: Sequence[AnyArray | None], at: int = 1) -> tuple[int, ...] | None:
@@ -221,15 +243,18 @@ def _gather(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
 def _pad(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x = given(inputs[0])
     widths = node.ints("pads") if len(inputs) < 2 or inputs[1] is None else inputs[1].tolist()
-    value = (*inputs, None, None)[2]
+    value, mode = (*inputs, None, None)[2], node.text("mode") or "constant"
     axes = _axes(node, inputs, 3) or range(x.ndim)
     around = [(0, 0)] * x.ndim
     for i, axis in enumerate(axes):
         around[axis % x.ndim] = widths[i], widths[i + len(widths) // 2]
     cut = x[tuple(slice(-min(0, b), n + min(0, e)) for (b, e), n in zip(around, x.shape, strict=True))]
-    return np.pad(
-        cut, [(max(0, b), max(0, e)) for b, e in around], constant_values=0 if value is None else value.item()
-    )
+    more = [(max(0, b), max(0, e)) for b, e in around]
+    if mode == "constant":
+        return np.pad(cut, more, constant_values=0 if value is None else value.item())
+    if mode not in ("edge", "reflect", "wrap"):
+        raise lacks(f"padding by {mode}")
+    return np.pad(cut, more, mode=cast("Literal['edge', 'reflect', 'wrap']", mode))
 
 
 @operator("ConstantOfShape")
@@ -246,10 +271,7 @@ def _scatter(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     axis = int(node.number("axis", 0))
     places = list(np.meshgrid(*map(np.arange, index.shape), indexing="ij", sparse=True))
     places[axis] = index
-    if node.text("reduction") == "add":
-        np.add.at(out, tuple(places), updates)
-    else:
-        out[tuple(places)] = updates
+    _write(node, out, tuple(places), updates)
     return out
 
 
@@ -264,7 +286,7 @@ def _gather_elements(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
 def _gather_nd(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     data, places = map(given, inputs)
     if node.number("batch_dims", 0):
-        raise ModelError("GatherND with a place for each sample: numpy does not compute it here: install onnxruntime")
+        raise lacks("GatherND with a place for each sample")
     found: AnyArray = data[tuple(np.moveaxis(places, -1, 0))]
     return found
 
@@ -274,11 +296,19 @@ def _scatter_nd(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     data, places, updates = map(given, inputs)
     out: AnyArray = data.copy()
     at = tuple(np.moveaxis(places, -1, 0))
-    if node.text("reduction") == "add":
+    _write(node, out, at, updates)
+    return out
+
+
+def _write(node: Node, out: AnyArray, at: tuple[AnyArray, ...], updates: AnyArray) -> None:
+    """Write some numbers at their places, or add them up there."""
+    reduction = node.text("reduction") or "none"
+    if reduction not in ("none", "add"):
+        raise lacks(f"{node.operator} by {reduction}")
+    if reduction == "add":
         np.add.at(out, at, updates)
     else:
         out[at] = updates
-    return out
 
 
 # -- sums -----------------------------------------------------------------------------------------------------------
@@ -286,7 +316,7 @@ def _scatter_nd(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
 
 def _reduction(function: Callable[..., AnyArray]) -> Operator:
     def reduce(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
-        x, axes = given(inputs[0]), _axes(node, inputs)
+        x, axes = given(inputs[0]), _axes(node, inputs) or None
         if axes is None and node.number("noop_with_empty_axes", 0):
             return x
         return function(x, axis=axes, keepdims=bool(node.number("keepdims", 1)), dtype=x.dtype)

@@ -13,7 +13,9 @@ _MOST_STEPS = 256
 """A longer series stays one operator, which freezes what lies before it: its graph would take minutes to load."""
 _GATES = {"LSTM": 4, "GRU": 3}
 _KEPT = {"hidden_size", "direction", "linear_before_reset"}
-"""The attributes that are followed; with others, such as peepholes or clipping, the operator stays."""
+"""The attributes that are followed; with others, such as clipping, the operator stays."""
+_OFF = {"layout", "input_forget"}
+"""Attributes that change nothing at 0, which torch's newer exporter writes."""
 LEFT_WHOLE = {name: f"{name} (of more than {_MOST_STEPS} steps, or with what torch's has not)" for name in _GATES}
 """How an operator that stays is called, where it freezes what lies before it."""
 
@@ -24,7 +26,8 @@ class RecurrentAsSteps(GraphForm):
     def changed(self, each: Node) -> Sequence[Node]:
         """Return the steps in place of the operator."""
         given = [*each.inputs, *[""] * 8]
-        plain = each.operator in _GATES and {*each.attributes} <= _KEPT and not given[4] and not given[7]
+        used = {name for name in each.attributes if name not in _OFF or each.number(name, 0)}
+        plain = each.operator in _GATES and used <= _KEPT and not given[4] and not given[7]
         if not plain or not self.moving.intersection(given[1:4]) or self.shapes[given[0]][0] > _MOST_STEPS:
             return [each]
         return _Unrolled(self, each).nodes
