@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.torch
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402  # only where onnx is installed
 from torch import Tensor, nn  # noqa: E402  # likewise
 
+from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402  # likewise
 from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel  # noqa: E402  # likewise
 from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
 
@@ -139,6 +141,30 @@ def test_a_head_that_shares_its_weights_is_refused() -> None:
     content = shared_with_head_square()
     with pytest.raises(ModelError, match=r"its last layer shares the weights 'head.weight' .*use train='head'"):
         OnnxModel(content, train="all")
+
+
+@pytest.mark.parametrize(
+    ("last", "shared"),
+    [
+        ({"inputs": ["features", "head.weight"]}, "head.weight"),
+        ({"inputs": ["features", "head.weight", "head.bias"], "alpha": 0.5}, "head.weight"),
+        ({"inputs": ["features", "other", "head.bias"]}, "head.bias"),
+    ],
+    ids=["without a bias", "scaled", "the bias alone"],
+)
+def test_a_last_layer_of_any_form_that_shares_a_constant_is_refused(last: dict[str, Any], shared: str) -> None:
+    first = helper.make_node("Gemm", ["flat", "first", "head.bias"], ["a"])
+    again = dense("a", "head.weight" if shared == "head.weight" else "second", "features")
+    end = helper.make_node("Gemm", last.pop("inputs"), ["logits"], transB=1, **last)
+    held = [array("first", 36, 8), array("second", 8, 8), array("other", 8, 8), array("head.weight", 8, 8)]
+    port = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", *SHAPE])
+    nodes = [helper.make_node("Flatten", ["x"], ["flat"]), first, again, end]
+    content = file_of(nodes, [port], ["logits"], [*held, array("head.bias", 8)])
+    for make in (partial(OnnxModel, train="all"), NumpyModel.from_onnx):
+        with pytest.raises(
+            ModelError, match=rf"its last layer shares the weights '(head.bias|{shared})' with an earlie"
+        ):
+            make(content)
 
 
 def shared_with_head_square() -> bytes:

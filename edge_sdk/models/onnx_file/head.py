@@ -67,6 +67,15 @@ def weights_of_layer(graph: Graph, layer: OutputLayer) -> HeadWeights | None:
     return HeadWeights(weight, bias, turned) if plain else None
 
 
+def constants_of_layer(graph: Graph, layer: OutputLayer) -> frozenset[str]:
+    """Return the constants of a file that hold numbers of its last layer, in whatever form it has them."""
+    own = {layer.features, *(name for each in layer.operators for name in each.outputs)}
+    taken = {name for each in layer.operators for name in each.inputs if name and name not in own}
+    held = (each for name in taken for each in graph.up_to([name]).constants.values())
+    values = ((each.name, each.values()) for each in held)
+    return frozenset(name for name, array in values if array is not None and array.dtype.kind == "f" and array.size > 1)
+
+
 def _stored(graph: Graph, name: str) -> tuple[str, bool]:
     """Return the constant behind a tensor, and whether it is transposed on the way."""
     maker = graph.producer(name)

@@ -202,7 +202,7 @@ def _learning(split: Split, graph: Graph, head: LinearHead, train: str) -> Arran
     whole = own_constants(graph)
     part, held = split.body(whole), split.head_weights(whole)
     body = GraphBody(part, split.session.inputs, OnnxEngine(), train=train)
-    return arranged(body, head, held, [*whole.constants])
+    return arranged(body, head, held, [*whole.constants], split.head_constants(whole))
 
 
 def _flops(graph: Graph) -> int:

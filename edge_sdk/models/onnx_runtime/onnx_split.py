@@ -12,12 +12,13 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import ModelError
 from edge_sdk.models.checks import LEAST_PROBABILITY, sum_to_one
-from edge_sdk.models.onnx_file.ending import CLASSIFIER, Ending, chosen_endings, class_labels, ending_of
+from edge_sdk.models.onnx_file.ending import CLASSIFIER, Ending, OutputLayer, chosen_endings, class_labels, ending_of
 from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, read_graph
 from edge_sdk.models.onnx_file.head import (
     HeadPlace,
     HeadWeights,
     as_floats_in,
+    constants_of_layer,
     weights_of_layer,
     with_head_at,
     with_new_head,
@@ -78,10 +79,18 @@ class Split:
 
     def head_weights(self, graph: Graph) -> HeadWeights | None:
         """Return the constants that are the head, where they are in the file as they are used; graph: the file's."""
-        if self.how != "layer" or self.single:
-            return None
-        layer = ending_of(graph, self.output, graph.score_outputs(self.output)[self.output]).layer
+        layer = None if self.single else self._last_layer(graph)
         return None if layer is None else weights_of_layer(graph, layer)
+
+    def head_constants(self, graph: Graph) -> frozenset[str]:
+        """Return the constants that hold numbers of the layer that the head starts from; graph: the file's."""
+        layer = self._last_layer(graph)
+        return frozenset() if layer is None else constants_of_layer(graph, layer)
+
+    def _last_layer(self, graph: Graph) -> OutputLayer | None:
+        if self.how != "layer":
+            return None
+        return ending_of(graph, self.output, graph.score_outputs(self.output)[self.output]).layer
 
     def written(self, rows: Floats, *, unit: bool, weights: Mapping[str, Floats] | None = None) -> bytes:
         """Return the whole file with a trained head: rows (k, d + 1); unit: on features of length 1.

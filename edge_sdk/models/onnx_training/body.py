@@ -408,16 +408,20 @@ class GraphBody(FlatPart):
 
 
 def arranged(
-    body: GraphBody, head: LinearHead, held: HeadWeights | None, order: Sequence[str]
+    body: GraphBody,
+    head: LinearHead,
+    held: HeadWeights | None,
+    order: Sequence[str],
+    last: Collection[str] = (),
 ) -> ArrangedBody[GraphBody]:
     """Return a body, with its weights and its head's in the order of the net that was exported, if the file shows it.
 
-    held: the file's constants that are the head.  order: of all constants of the file.  Raises ModelError where the
-    body uses those of the head, too.
+    held: the file's constants that are the head.  order: of all constants of the file.  last: those that hold numbers
+    of its last layer.  Raises ModelError where the body uses one of them, too: one weight would become two.
     """
-    if held is not None and held.weight in body.constants:
+    if shared := body.constants.intersection(last):
         raise ModelError(
-            f"{body.name}: its last layer shares the weights {held.weight!r} with an earlier one: use train='head'"
+            f"{body.name}: its last layer shares the weights {min(shared)!r} with an earlier one: use train='head'"
         )
 
     def piece(name: str, shape: tuple[int, ...], places: Ints) -> WeightPiece:

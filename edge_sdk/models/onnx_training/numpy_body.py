@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike, fspath
 from typing import Literal
 
 import numpy as np
 
 from edge_sdk.arrays import AnyArray
-from edge_sdk.errors import ModelError
+from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.models.checks import check_whole_number
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.ending import OutputLayer, chosen_endings
 from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, port, read_graph, samples_graph
-from edge_sdk.models.onnx_file.head import HeadWeights, weights_of_layer, with_new_head, with_rows
+from edge_sdk.models.onnx_file.head import HeadWeights, constants_of_layer, weights_of_layer, with_new_head, with_rows
 from edge_sdk.models.onnx_file.inputs import Inputs, Layout, ports_of
 from edge_sdk.models.onnx_file.node import Node, node
 from edge_sdk.models.onnx_file.own_constants import own_constants, with_values
@@ -26,6 +27,8 @@ from edge_sdk.models.onnx_training.gradient import SLOPE, TrainingGraph
 from edge_sdk.models.onnx_training.numpy_operators import OPERATORS
 from edge_sdk.models.trained_body import ArrangedBody, TrainedBody
 
+_NAME = "onnx"
+"""What a model from a file is called, unless its owner names it; errors then name the file."""
 assert numpy_layers  # its operators are registered  # noqa: S101
 
 
@@ -211,6 +214,9 @@ def file_parts(
 
     Raises ModelError if the file's structure does not show where, and for operators without a form in numpy.
     """
+    if not isinstance(file, str | PathLike | bytes):
+        raise UsageError(f"NumpyModel: found {type(file).__name__}: give the path of an .onnx file, or its bytes")
+    name = name if name != _NAME or isinstance(file, bytes) else fspath(file)
     whole = own_constants(read_graph(file, name))
     if features is not None:
         whole.check_name(features, "features")
@@ -230,7 +236,8 @@ def file_parts(
     if layer is not None:
         made.set_rows(layer.rows, np.arange(count))
     held = None if layer is None else weights_of_layer(whole, layer)
-    return NumpyParts(whole, at, layer, held, arranged(body, made, held, [*whole.constants]), made)
+    last = frozenset() if layer is None else constants_of_layer(whole, layer)
+    return NumpyParts(whole, at, layer, held, arranged(body, made, held, [*whole.constants], last), made)
 
 
 def _body(graph: Graph, features: str, shape: tuple[int, ...] | None, layout: Layout, train: str) -> GraphBody:
