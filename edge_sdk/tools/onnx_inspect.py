@@ -131,6 +131,8 @@ def _training_all(all_: OnnxModel) -> dict[str, Any]:
 
 _EXPORTERS_OWN = re.compile(r"onnx::|val_\d+$|rows$|cosine-rows$|scale$|/")
 """Names that the exporter gives to weights that it has changed: no torch net has them."""
+_OF_NEW_HEADS = frozenset({"rows", "cosine-rows", "scale"})
+"""Names in a head that does not have the form of the file's last layer: another export changes nothing."""
 
 
 def _batch(port: Port, *, unbatched: bool) -> str:
@@ -217,7 +219,9 @@ def _training_lines(found: Mapping[str, Any]) -> dict[str, str]:
         return {'train="all"': found["remark"]}
     own = found["names_of_the_exporter"]
     averages = "weights have the names of the net that was exported: they average with the net"
-    if own:
+    if own and not {*own} - _OF_NEW_HEADS:
+        averages = f"the last layer is no torch Linear with a bias ({own[0]}): they average with equal files, not with the torch net"
+    elif own:
         averages = (
             f"{len(own)} of {found['names']} weights have an exporter's names ({own[0]}): they average with equal "
             "files, not with the torch net; export it with do_constant_folding=False, or dynamo=True and optimize=False"

@@ -486,6 +486,15 @@ def reduced(to: Drawn) -> None:
     return to.apply(operator, [to.whole(axis)], lambda x: function(x, axis, keepdim=bool(keep)), keepdims=keep)
 
 
+def extreme(to: Drawn) -> None:
+    if to.rank < 3:
+        return with_weight(to)
+    _distinct(to)
+    axis, keep = int(to.rng.integers(1, to.rank)), to.pick(0, 1)
+    operator, function = to.pick(("ReduceMax", torch.amax), ("ReduceMin", torch.amin))
+    return to.apply(operator, [to.whole(axis)], lambda x: function(x, axis, keepdim=bool(keep)), keepdims=keep)
+
+
 def softmax(to: Drawn) -> None:
     axis = to.pick(1, -1)
     operator, function = to.pick(("Softmax", torch.softmax), ("LogSoftmax", torch.log_softmax))
@@ -536,6 +545,7 @@ OPERATORS: dict[str, Callable[[Drawn], None]] = {
     "expanded": expanded,
     "where": where,
     "reduced": reduced,
+    "extreme": extreme,
     "softmax": softmax,
 }
 

@@ -13,7 +13,7 @@ import pytest
 from cosine_suite import SCALE, CosineSuite
 from model_suite import ADAM, CLASSES, SHAPE, ModelSuite, WeightSuite, batches, samples
 
-from edge_sdk.errors import ModelError
+from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.models.exporting import export
 from edge_sdk.models.numpy_model import NumpyModel
@@ -76,6 +76,18 @@ def test_an_operator_that_numpy_lacks_is_one_line() -> None:
         NumpyModel.from_onnx(graph.content(), 2, features="y")
     with pytest.raises(ModelError, match="without ONNX Runtime, its last linear layer does not tell"):
         NumpyModel.from_onnx(graph.content(), 2)
+
+
+def test_arguments_of_another_kind_are_one_line() -> None:
+    for hidden in (64, "64,32"):
+        with pytest.raises(UsageError, match=r"give the width of each layer, such as hidden=\(64, 32\)$"):
+            NumpyModel(CLASSES, SHAPE, seed=0, hidden=hidden)
+    with pytest.raises(UsageError, match=r"found int: give the path of an .onnx file, or its bytes$"):
+        NumpyModel.from_onnx(3)
+    with pytest.raises(UsageError, match=r"expected all, last-4, or a name: OnnxModel trains the head alone$"):
+        NumpyModel.from_onnx(b"", train="head")
+    with pytest.raises(ModelError, match=r"^no-such.onnx cannot be read"):
+        NumpyModel.from_onnx("no-such.onnx")
 
 
 def test_neither_torch_nor_onnx_runtime_is_loaded() -> None:

@@ -11,7 +11,7 @@ from edge_sdk.arrays import Floats
 from edge_sdk.models.onnx_file.node import Node
 from edge_sdk.models.onnx_training.conv_rules import conv_input
 from edge_sdk.models.onnx_training.emitter import Emitter, floats_of
-from edge_sdk.models.onnx_training.rules import NotDifferentiable, Slopes, first, rule
+from edge_sdk.models.onnx_training.rules import NotDifferentiable, Slopes, first, reduced_axes, rule
 from edge_sdk.models.onnx_training.window import KernelWindow
 
 # -- pools ----------------------------------------------------------------------------------------------------------
@@ -75,10 +75,24 @@ def _global_average(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Sl
 
 @rule("GlobalMaxPool")
 def _global_max(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
-    x, y = node.inputs[0], node.outputs[0]
-    largest = to.same(x, y)
-    count = to.sum(largest, range(2, len(to.shape(x))), keep=True)  # equal ones share, as nothing says which it was
-    return [to.mul(largest, to.binary("Div", first(slopes), count))]
+    x = node.inputs[0]
+    return [_to_extremes(to, x, node.outputs[0], first(slopes), range(2, len(to.shape(x))))]
+
+
+@rule("ReduceMax", "ReduceMin")
+def _extreme(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
+    """As torch's amax, such as over all words of a text."""
+    x, axes = node.inputs[0], reduced_axes(to, node)
+    kept = tuple(1 if axis in axes else size for axis, size in enumerate(to.shape(x)))
+    y, slope = to.reshape(node.outputs[0], kept), to.reshape(first(slopes), kept)
+    return [_to_extremes(to, x, y, slope, axes), *[None] * (len(node.inputs) - 1)]
+
+
+def _to_extremes(to: Emitter, x: str, y: str, slope: str, axes: Sequence[int]) -> str:
+    """Emit the slope of x, whose largest or smallest number over some axes is y."""
+    chosen = to.same(x, y)
+    count = to.sum(chosen, axes, keep=True)  # equal ones share, as nothing says which it was
+    return to.mul(chosen, to.binary("Div", slope, count))
 
 
 # -- normalisation --------------------------------------------------------------------------------------------------

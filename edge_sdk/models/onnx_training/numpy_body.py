@@ -174,6 +174,8 @@ def dense_parts(
 
     The weights are called as those of nn.Sequential(nn.Flatten(), nn.Linear(...), nn.ReLU(), ... nn.Linear(...)).
     """
+    if isinstance(hidden, str) or not isinstance(hidden, Sequence):
+        raise UsageError(f"NumpyModel: found hidden={hidden!r}: give the width of each layer, such as hidden=(64, 32)")
     rng, width = np.random.default_rng(seed), int(np.prod(input_shape))
     graph = samples_graph("samples", input_shape)
     nodes, constants, tensor = [node("Flatten", ["samples"], "flat")], dict[str, Constant](), "flat"
@@ -214,6 +216,10 @@ def file_parts(
 
     Raises ModelError if the file's structure does not show where, and for operators without a form in numpy.
     """
+    if train == "head":
+        raise UsageError(
+            "NumpyModel.from_onnx(train='head'): expected all, last-4, or a name: OnnxModel trains the head alone"
+        )
     if not isinstance(file, str | PathLike | bytes):
         raise UsageError(f"NumpyModel: found {type(file).__name__}: give the path of an .onnx file, or its bytes")
     name = name if name != _NAME or isinstance(file, bytes) else fspath(file)

@@ -319,12 +319,18 @@ def _reduction(function: Callable[..., AnyArray]) -> Operator:
         x, axes = given(inputs[0]), _axes(node, inputs) or None
         if axes is None and node.number("noop_with_empty_axes", 0):
             return x
-        return function(x, axis=axes, keepdims=bool(node.number("keepdims", 1)), dtype=x.dtype)
+        found: AnyArray = function(x, axis=axes, keepdims=bool(node.number("keepdims", 1)))
+        return found.astype(x.dtype)
 
     return reduce
 
 
-OPERATORS |= {"ReduceSum": _reduction(np.sum), "ReduceMean": _reduction(np.mean)}
+OPERATORS |= {
+    "ReduceSum": _reduction(np.sum),
+    "ReduceMean": _reduction(np.mean),
+    "ReduceMax": _reduction(np.max),
+    "ReduceMin": _reduction(np.min),
+}
 
 
 @operator("Softmax")

@@ -434,7 +434,7 @@ def _pad(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
 # -- sums and shares ------------------------------------------------------------------------------------------------
 
 
-def _reduced_axes(to: Emitter, node: Node) -> list[int]:
+def reduced_axes(to: Emitter, node: Node) -> list[int]:
     """Return the axes that a reduction runs over."""
     given = _given(to, node, 1)
     rank = len(to.shape(node.inputs[0]))
@@ -444,7 +444,7 @@ def _reduced_axes(to: Emitter, node: Node) -> list[int]:
 
 @rule("ReduceSum", "ReduceMean")
 def _reduction(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
-    axes, shape = _reduced_axes(to, node), to.shape(node.inputs[0])
+    axes, shape = reduced_axes(to, node), to.shape(node.inputs[0])
     kept = tuple(1 if i in axes else size for i, size in enumerate(shape))
     share = 1 / prod(shape[axis] for axis in axes) if node.operator == "ReduceMean" else 1.0
     return [to.scaled(to.reshape(first(slopes), kept), share), *[None] * (len(node.inputs) - 1)]
