@@ -220,7 +220,10 @@ def _training_lines(found: Mapping[str, Any]) -> dict[str, str]:
     own = found["names_of_the_exporter"]
     averages = "weights have the names of the net that was exported: they average with the net"
     if own and not {*own} - _OF_NEW_HEADS:
-        averages = f"the last layer is no torch Linear with a bias ({own[0]}): they average with equal files, not with the torch net"
+        averages = (
+            f"the last layer is no torch Linear with a bias ({own[0]}): they average with equal files, not with the "
+            "torch net"
+        )
     elif own:
         averages = (
             f"{len(own)} of {found['names']} weights have an exporter's names ({own[0]}): they average with equal "

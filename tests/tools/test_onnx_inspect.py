@@ -51,6 +51,17 @@ def test_what_learns_if_all_layers_do(file: Path, capsys: pytest.CaptureFixture[
     assert "average with the net" in text
 
 
+def test_a_last_layer_without_a_bias_is_not_blamed_on_the_exporter(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(classifier(form="matmul"))
+    assert main(["inspect", str(path)]) == 0
+    (line,) = (each for each in capsys.readouterr().out.splitlines() if each.startswith("layout"))
+    assert "the last layer is no torch Linear with a bias (rows): they average with equal files" in line
+    assert "export it" not in line
+
+
 def test_a_linear_classifier_of_scikit_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "linear.onnx"
     path.write_bytes(linear_classifier())
