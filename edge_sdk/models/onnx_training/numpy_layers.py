@@ -10,7 +10,7 @@ import numpy as np
 
 from edge_sdk.arrays import AnyArray
 from edge_sdk.models.onnx_file.node import Node
-from edge_sdk.models.onnx_training.numpy_operators import OPERATORS, given, lacks, operator, unary
+from edge_sdk.models.onnx_training.numpy_operators import OPERATORS, given, numpy_lacks, operator, unary
 
 
 class _Moves:
@@ -92,7 +92,7 @@ def _conv_transpose(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     group, moves, count = int(node.number("group", 1)), _Moves(node, w.shape[2:]), x.shape[2:]
     more = node.ints("output_padding", [0] * len(count))
     if moves.auto not in ("", "NOTSET", "VALID") or node.ints("output_shape"):
-        raise lacks("ConvTranspose to a size that is given")
+        raise numpy_lacks("ConvTranspose to a size that is given")
     n, o = len(x), w.shape[1] * group
     size = tuple(
         (c - 1) * s + (k - 1) * d + 1 + max(0, extra)
@@ -116,7 +116,7 @@ def _max_pool(node: Node, inputs: Sequence[AnyArray | None]) -> tuple[AnyArray, 
     """Return the largest number of each window, and its place in the flat input."""
     x = given(inputs[0])
     if len(node.outputs) > 1 and node.number("storage_order", 0):
-        raise lacks("places of a MaxPool by columns")
+        raise numpy_lacks("places of a MaxPool by columns")
     moves = _Moves(node, node.ints("kernel_shape"))
     around = moves.around(x.shape[2:])
     padded = _padded(x, around, -np.inf)
@@ -142,7 +142,7 @@ def _repeat(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     exact = scales is not None and scales.size == x.ndim and bool((scales == scales.astype(np.int64)).all())
     how = node.text("mode"), node.text("coordinate_transformation_mode"), node.text("nearest_mode")
     if scales is None or not exact or how != ("nearest", "asymmetric", "floor"):
-        raise lacks("Resize, but for numbers that are repeated,")
+        raise numpy_lacks("Resize, but for numbers that are repeated,")
     for axis, times in enumerate(scales.astype(np.int64).tolist()):
         x = np.repeat(x, times, axis) if times != 1 else x
     return x
@@ -179,7 +179,7 @@ OPERATORS |= {
 def _batch_norm(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x, scale, bias, mean, variance = map(given, inputs)
     if node.number("training_mode", 0):
-        raise lacks("BatchNormalization by the statistics of a batch")
+        raise numpy_lacks("BatchNormalization by the statistics of a batch")
     wide = (-1, *[1] * (x.ndim - 2))
     factor = scale / np.sqrt(variance + np.float32(node.number("epsilon", 1e-5)))
     found: AnyArray = x * factor.reshape(wide) + (bias - mean * factor).reshape(wide)
@@ -211,7 +211,7 @@ def _instance_norm(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
 def _group_norm(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x, scale, bias = map(given, inputs)
     if scale.shape != x.shape[1:2]:
-        raise lacks("GroupNormalization with a scale for each group (opset 18)")
+        raise numpy_lacks("GroupNormalization with a scale for each group (opset 18)")
     grouped = x.reshape(len(x), int(node.number("num_groups", 1)), -1)
     wide = (-1, *[1] * (x.ndim - 2))
     return _unit(grouped, (2,), node.number("epsilon", 1e-5)).reshape(x.shape) * scale.reshape(wide) + bias.reshape(
@@ -225,7 +225,7 @@ def _attention(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     q, k, v = (given(each) for each in inputs[:3])
     mask, flat = (*inputs, None)[3], q.ndim == 3
     if any(each is not None for each in inputs[4:]) or len(node.outputs) > 1 or node.number("softcap", 0):
-        raise lacks("Attention with keys of earlier calls, further outputs or softcap")
+        raise numpy_lacks("Attention with keys of earlier calls, further outputs or softcap")
     heads = [int(node.number(f"{kind}_num_heads", 0)) for kind in ("q", "kv", "kv")]
     if flat:  # (b, s, h d) -> (b, h, s, d)
         q, k, v = (x.reshape(*x.shape[:2], h, -1).swapaxes(1, 2) for x, h in zip((q, k, v), heads, strict=True))

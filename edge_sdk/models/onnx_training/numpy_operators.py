@@ -34,7 +34,7 @@ def given(values: AnyArray | None) -> AnyArray:
     return values
 
 
-def lacks(what: str) -> ModelError:
+def numpy_lacks(what: str) -> ModelError:
     """Return the error of an operator that is used in a way that numpy does not compute here."""
     return ModelError(f"numpy does not compute {what} here: install onnxruntime")
 
@@ -253,7 +253,7 @@ def _pad(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     if mode == "constant":
         return np.pad(cut, more, constant_values=0 if value is None else value.item())
     if mode not in ("edge", "reflect", "wrap"):
-        raise lacks(f"padding by {mode}")
+        raise numpy_lacks(f"padding by {mode}")
     return np.pad(cut, more, mode=cast("Literal['edge', 'reflect', 'wrap']", mode))
 
 
@@ -286,7 +286,7 @@ def _gather_elements(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
 def _gather_nd(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     data, places = map(given, inputs)
     if node.number("batch_dims", 0):
-        raise lacks("GatherND with a place for each sample")
+        raise numpy_lacks("GatherND with a place for each sample")
     found: AnyArray = data[tuple(np.moveaxis(places, -1, 0))]
     return found
 
@@ -304,7 +304,7 @@ def _write(node: Node, out: AnyArray, at: tuple[AnyArray, ...], updates: AnyArra
     """Write some numbers at their places, or add them up there."""
     reduction = node.text("reduction") or "none"
     if reduction not in ("none", "add"):
-        raise lacks(f"{node.operator} by {reduction}")
+        raise numpy_lacks(f"{node.operator} by {reduction}")
     if reduction == "add":
         np.add.at(out, at, updates)
     else:
