@@ -51,7 +51,7 @@ class GuardTable:
 
 
 @dataclass(slots=True)
-class Level:
+class AccuracyLevel:
     """What the global models reach on one class, or on all samples."""
 
     guarded: Right | None
@@ -67,7 +67,7 @@ class Level:
         return [*packed, min(self.held, HELD_ROUNDS), len(self.best)]
 
     @classmethod
-    def from_json(cls, guarded: str | None, best: str, held: int, samples: int) -> Level:
+    def from_json(cls, guarded: str | None, best: str, held: int, samples: int) -> AccuracyLevel:
         """Restore what `to_json` returned."""
 
         def right(packed: str) -> Right:
@@ -88,7 +88,7 @@ class Canary:
         self._about = hashlib.sha256(samples.spec.sha256 + labels.tobytes()).hexdigest()
         self._labels, self._max_drop = labels, max_drop
         self._nets = Equipment(nets=lambda: nets, public=lambda: samples)
-        self._levels: dict[tuple[bytes, int], Level] = {}
+        self._levels: dict[tuple[bytes, int], AccuracyLevel] = {}
         """By layout, and class or ALL."""
 
     @property
@@ -130,7 +130,7 @@ class Canary:
 
     def _accept(self, found: dict[tuple[bytes, int], Right]) -> None:
         for key, right in found.items():
-            level = self._levels.setdefault(key, Level(None, right, -1))
+            level = self._levels.setdefault(key, AccuracyLevel(None, right, -1))
             fell, rose = is_worse(level.best, right, self._max_drop), is_worse(right, level.best, self._max_drop)
             level.held = 0 if fell or rose else level.held + 1
             if fell or right.mean() >= level.best.mean():
@@ -146,7 +146,7 @@ class Canary:
     def restore(self, plain: Mapping[str, Any]) -> None:
         """Continue from the levels that `to_json` returned; those of other samples or nets do not count."""
         kept = plain.get("levels", ()) if plain.get("about") == self._about else ()
-        found = {(bytes.fromhex(layout), each): Level.from_json(*level) for layout, each, *level in kept}
+        found = {(bytes.fromhex(layout), each): AccuracyLevel.from_json(*level) for layout, each, *level in kept}
         self._levels = {key: level for key, level in found.items() if key[0] in self._nets.by_layout}
 
     def _rights(self, method: Method[Any], state: Any, at: ExchangeId) -> dict[tuple[bytes, int], Right]:
