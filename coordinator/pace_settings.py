@@ -13,6 +13,8 @@ from edge_sdk.protocol.messages import FOREVER
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d)")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-(?:([01]\d|2[0-3]):([0-5]\d)|(24):(00))")
+LEAST_ROUND_BYTES = 400
+"""A device's Assign, Upload and Receipt of one round, without any knowledge in them."""
 LONGEST_EVERY_S = 366 * UNITS["d"]
 
 
@@ -38,6 +40,14 @@ class PaceTable(Protocol):
     @property
     def joules_per_day(self) -> float | None:
         """A number of joules."""
+
+    @property
+    def quorum(self) -> int | None:
+        """How many devices a round needs, or None if all that it asks."""
+
+    @property
+    def asked(self) -> int:
+        """How many devices a round asks."""
 
 
 def read_duration(text: str, where: str) -> float:
@@ -73,6 +83,12 @@ def read_pace(table: PaceTable, where: str) -> RoundPace:
         bytes_per_day=table.bytes_per_day or 0,
         joules_per_day=table.joules_per_day or 0.0,
     )
+    least = LEAST_ROUND_BYTES * (table.quorum or table.asked)
+    if 0 < pace.bytes_per_day < least:
+        raise UsageError(
+            f"{where}.bytes_per_day: a round of {table.quorum or table.asked} devices needs {least} bytes without any "
+            f"knowledge, found {pace.bytes_per_day}; give {least} and the bytes of your model, for each round of a day"
+        )
     try:
         zone_known = pace.tz is not None
     except (ZoneInfoNotFoundError, ValueError, OSError):
