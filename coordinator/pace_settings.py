@@ -6,6 +6,7 @@ import re
 from typing import Protocol
 from zoneinfo import ZoneInfoNotFoundError
 
+from coordinator.record.units import human_seconds
 from coordinator.rounds.pace import DAY_MINUTES, UTC, OpenHours, RoundPace
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import FOREVER
@@ -83,10 +84,11 @@ def read_pace(table: PaceTable, where: str) -> RoundPace:
         bytes_per_day=table.bytes_per_day or 0,
         joules_per_day=table.joules_per_day or 0.0,
     )
-    least = LEAST_ROUND_BYTES * (table.quorum or table.asked)
+    needed = table.quorum or table.asked
+    least = LEAST_ROUND_BYTES * needed
     if 0 < pace.bytes_per_day < least:
         raise UsageError(
-            f"{where}.bytes_per_day: a round of {table.quorum or table.asked} devices needs {least} bytes without any "
+            f"{where}.bytes_per_day: a round of {needed} device{'s' * (needed != 1)} needs {least} bytes without any "
             f"knowledge, found {pace.bytes_per_day}; give {least} and the bytes of your model, for each round of a day"
         )
     try:
@@ -110,7 +112,7 @@ def rounds_of(plain: object) -> object:
 
 def words_of(pace: RoundPace) -> str:
     """Describe a pace in a line, or return an empty text if there is none."""
-    found = [f"at least {pace.every_s:g} s apart"] if pace.every_s else []
+    found = [f"at least {human_seconds(pace.every_s)} apart"] if pace.every_s else []
     found += [f"within {pace.hours} ({pace.zone})"] if pace.hours is not None else []
     found += [f"until {pace.bytes_per_day} bytes a day ({pace.zone}) are spent"] if pace.bytes_per_day else []
     found += [f"until {pace.joules_per_day:g} J a day ({pace.zone}) are spent"] if pace.joules_per_day else []

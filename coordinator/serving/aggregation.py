@@ -141,14 +141,13 @@ class Aggregation:
         finally:
             self._alone.clear()
         if self._canary is not None and place.exchange == self._last:
-            young = self._canary.young
             fault = self._canary.fault(self._reduction.method, before, self._reduction.state, place)
             if fault:
                 screen.close(place.round, far_off)
                 self._reduction.state, self.excused, self._sent = before, True, None
                 raise EmptyRound(fault)
             self.record.canary = self._canary.to_json()
-            news = [self._canary.standing] if self._canary.young != young else []
+            news = self._canary.news()
         self.record.instrument(place.round + 1, COORDINATOR, found)
         self.contributors = len(counted)
         self._sent = None

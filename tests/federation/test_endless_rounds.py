@@ -163,6 +163,11 @@ def test_a_pace_that_cannot_be_is_one_line(federation: dict, message: str) -> No
     assert "\n" not in str(caught.value)
 
 
+def test_what_only_a_deployment_heeds_is_said_in_a_simulation() -> None:
+    found = parse({**tables(), "guard": {"canary": "c.npz"}, "alerts": {"quiet": "1d"}}, Path("f.toml"))
+    assert found.remarks == ("guard.canary: has no effect in a simulation, only in edge-sdk coordinator",)
+
+
 def test_a_rate_that_falls_along_a_cosine_needs_its_rounds() -> None:
     plain = tables()
     plain["train"] |= {"schedule": "cosine"}

@@ -18,8 +18,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from coordinator.serving.equipment import Equipment
-from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
+from edge_sdk.loading import error_text
 from edge_sdk.methods.contract.base import Method
 from edge_sdk.models.base import Model
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -90,22 +90,32 @@ class Canary:
         self._nets = Equipment(nets=lambda: nets, public=lambda: samples)
         self._levels: dict[tuple[bytes, int], AccuracyLevel] = {}
         """By layout, and class or ALL."""
+        self._unknown: set[bytes] = set()
+        """Layouts of global models for which there is no net."""
+        self._said = ""
 
     @property
     def young(self) -> tuple[int, ...]:
         """The classes that are not yet guarded; empty before the first round."""
         return tuple(sorted({key[1] for key, level in self._levels.items() if level.guarded is None}))
 
-    @property
-    def standing(self) -> str:
-        """One line about the classes that are guarded."""
+    def news(self) -> list[str]:
+        """Return a line about the classes that are guarded, if it is another one than before."""
+        before, self._said = self._said, self._standing()
+        return [self._said] if self._said != before else []
+
+    def _standing(self) -> str:
+        unknown = ", ".join(layout.hex()[:8] for layout in sorted(self._unknown))
+        untried = f"; it tries no model of layout {unknown}, because federation.nets has no such net" if unknown else ""
+        if not self._levels:
+            return f"the canary guards nothing{untried}"
         if not self.young:
-            return f"the canary guards all {len(self.classes)} classes"
+            return f"the canary guards all {len(self.classes)} classes{untried}"
         named = ", ".join(str(each) for each in self.young[:MOST_NAMED])
         more = f" and {len(self.young) - MOST_NAMED} more" if len(self.young) > MOST_NAMED else ""
         return (
             f"the canary guards {len(self.classes) - len(self.young)} of {len(self.classes)} classes; not yet guarded, "
-            f"because their accuracy has not held for {HELD_ROUNDS} rounds: {named}{more}"
+            f"because their accuracy has not held for {HELD_ROUNDS} rounds: {named}{more}{untried}"
         )
 
     def fault(self, method: Method[Any], before: Any, after: Any, at: ExchangeId) -> str:
@@ -153,7 +163,9 @@ class Canary:
         """Which samples of each class each global model classifies correctly; models without a net are left out."""
         found: dict[tuple[bytes, int], Right] = {}
         for payload in method.common(state, ExchangeId(at.round + 1, 0)).values():
-            if isinstance(payload, Weights) and payload.layout in self._nets.by_layout:
+            if isinstance(payload, Weights) and payload.layout not in self._nets.by_layout:
+                self._unknown.add(payload.layout)
+            elif isinstance(payload, Weights):
                 rows = self._nets.logits(payload)  # (n, k)
                 right = (rows.argmax(axis=1) == self._labels) & np.isfinite(rows).all(axis=1)
                 found |= {(payload.layout, each): right[self._labels == each] for each in self.classes}
@@ -172,9 +184,29 @@ def read_canary(
             f"{where}.canary: {method.name} has no global model that the coordinator could try; leave it out, and give "
             "devices a test part or a labelled public set: their own guard checks all classes then"
         )
-    nets = [*nets]
-    samples = public_for(folder / table.canary, nets[0].spec.preprocess if nets else Preprocess())
+    nets, path = [*nets], folder / table.canary
+    if not any(net.spec.layout for net in nets):
+        raise UsageError(f"{where}.canary: no net of federation.nets takes shared weights, so nothing is tried")
+    if not path.is_file():
+        raise UsageError(f"{where}.canary: {path}: no such file")
+    try:
+        samples = public_for(path, nets[0].spec.preprocess)
+    except UsageError as error:
+        raise UsageError(f"{where}.canary: {error}") from None
     found = Canary(samples, nets, table.max_drop)
     if not found.classes:
         raise UsageError(f"{where}.canary: {table.canary} needs `labels`, with at least {LEAST_SAMPLES} of some class")
+    for net in nets:
+        _check_takes(net, samples, f"{where}.canary: {table.canary}")
     return found
+
+
+def _check_takes(net: Model, samples: PublicSet, where: str) -> None:
+    """Raise UsageError for samples that a net cannot take, and for a label that is none of its classes."""
+    most = -1 if samples.labels is None else int(samples.labels.max())
+    if most >= net.spec.classes:
+        raise UsageError(f"{where}: label {most}, and {net.spec.name} has the classes 0 to {net.spec.classes - 1}")
+    try:
+        net.logits(net.spec.preprocess(samples.samples[:1]))
+    except Exception as error:
+        raise UsageError(f"{where}: {net.spec.name} cannot take its samples: {error_text(error)}") from error
