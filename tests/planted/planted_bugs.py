@@ -199,7 +199,7 @@ BUGS = (
         "R3",
     ),
     PlantedBug(
-        "a round's start is saved anew in each exchange",
+        "a round's start is saved again in each exchange",
         "edge_sdk/device/exchange.py",
         "assign.round > saved",
         "assign.round >= saved",

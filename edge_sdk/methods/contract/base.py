@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from edge_sdk.methods.contract.coordinator_part import CoordinatorPart, Down, Nets, Registered, torch_part
 from edge_sdk.methods.contract.description import CAPABILITIES, Caching, Description, NoState
-from edge_sdk.methods.contract.device_part import DevicePart, OnDevice, Stage, Step, Up, check_batch, told
+from edge_sdk.methods.contract.device_part import DevicePart, OnDevice, Stage, Step, Up, as_sent, check_batch
 from edge_sdk.protocol.knowledge import Slot
 from edge_sdk.protocol.wires import Exchange
 
@@ -27,8 +27,8 @@ __all__ = [
     "Stage",
     "Step",
     "Up",
+    "as_sent",
     "check_batch",
-    "told",
     "torch_part",
 ]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 P = TypeVar("P")
 
 Down: TypeAlias = Mapping[str, Payload | None]
-"""Knowledge by role on its way down; None for a role without knowledge yet."""
+"""Knowledge by role on its way down, or None for a role without knowledge yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ class Description(Generic[P]):
                     cls.params_type = typing.cast("type[P]", argument)
 
     def __init__(self, params: P | None = None) -> None:
-        """Set the parameters; None for the defaults."""
+        """Set the parameters, or None for the defaults."""
         self.params: P = self.params_type() if params is None else params
 
     @classmethod

@@ -50,7 +50,7 @@ class OnDevice(Generic[S]):
     """A value that one stage passes to a later stage of the same exchange."""
 
     def received(self, kind: type[T], role: str) -> T | None:
-        """Return the payload received in a role, which must be of `kind`; None if nothing was received."""
+        """Return the payload received in a role, which must be of `kind`, or None if nothing was received."""
         payload = self.down.get(role)
         return payload if isinstance(payload, kind) else None
 
@@ -126,7 +126,7 @@ class DevicePart(Description[P]):
         yield from ()
 
 
-def told(rows: ClassRows, weighting: str) -> ClassRows:
+def as_sent(rows: ClassRows, weighting: str) -> ClassRows:
     """Return class rows as they are sent: with the numbers of samples only if the weighting needs them."""
     return rows if weighting == "samples" else dataclasses.replace(rows, counts=np.ones_like(rows.counts))
 
