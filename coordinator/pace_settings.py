@@ -6,6 +6,7 @@ import re
 from typing import Protocol
 from zoneinfo import ZoneInfoNotFoundError
 
+from coordinator.record.units import human_seconds
 from coordinator.rounds.pace import DAY_MINUTES, UTC, OpenHours, RoundPace
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import FOREVER
@@ -13,6 +14,8 @@ from edge_sdk.protocol.messages import FOREVER
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d)")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-(?:([01]\d|2[0-3]):([0-5]\d)|(24):(00))")
+LEAST_ROUND_BYTES = 400
+"""A device's Assign, Upload and Receipt of one round, without any knowledge in them."""
 LONGEST_EVERY_S = 366 * UNITS["d"]
 
 
@@ -38,6 +41,14 @@ class PaceTable(Protocol):
     @property
     def joules_per_day(self) -> float | None:
         """A number of joules."""
+
+    @property
+    def quorum(self) -> int | None:
+        """How many devices a round needs, or None if all that it asks."""
+
+    @property
+    def asked(self) -> int:
+        """How many devices a round asks."""
 
 
 def read_duration(text: str, where: str) -> float:
@@ -73,6 +84,13 @@ def read_pace(table: PaceTable, where: str) -> RoundPace:
         bytes_per_day=table.bytes_per_day or 0,
         joules_per_day=table.joules_per_day or 0.0,
     )
+    needed = table.quorum or table.asked
+    least = LEAST_ROUND_BYTES * needed
+    if 0 < pace.bytes_per_day < least:
+        raise UsageError(
+            f"{where}.bytes_per_day: a round of {needed} device{'s' * (needed != 1)} needs {least} bytes without any "
+            f"knowledge, found {pace.bytes_per_day}; give {least} and the bytes of your model, for each round of a day"
+        )
     try:
         zone_known = pace.tz is not None
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -94,7 +112,7 @@ def rounds_of(plain: object) -> object:
 
 def words_of(pace: RoundPace) -> str:
     """Describe a pace in a line, or return an empty text if there is none."""
-    found = [f"at least {pace.every_s:g} s apart"] if pace.every_s else []
+    found = [f"at least {human_seconds(pace.every_s)} apart"] if pace.every_s else []
     found += [f"within {pace.hours} ({pace.zone})"] if pace.hours is not None else []
     found += [f"until {pace.bytes_per_day} bytes a day ({pace.zone}) are spent"] if pace.bytes_per_day else []
     found += [f"until {pace.joules_per_day:g} J a day ({pace.zone}) are spent"] if pace.joules_per_day else []

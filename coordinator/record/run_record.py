@@ -181,6 +181,8 @@ class RunRecord:
     """The caps that cut the counts in slots, by device."""
     control: ControlGroup = field(default_factory=ControlGroup)
     """The devices that train alone, and what they and the others reached."""
+    canary: dict[str, Any] = field(default_factory=dict)
+    """What the guard for all classes knows of earlier models; empty without one."""
     left: dict[str, str] = field(default_factory=dict)
     """Devices that sent a Bye before the end -> reason."""
     bytes_up: Counter[str] = field(default_factory=Counter)
@@ -634,6 +636,7 @@ _RESTORED_LATER: Mapping[str, Callable[[Any], Any]] = {
     "rolled": int,
     "control": ControlGroup.from_json,
     "last_round": dict,
+    "canary": dict,
 }
 """Those that older records may lack."""
 

@@ -26,6 +26,10 @@ class OpenHours:
     def __str__(self) -> str:
         return f"{_clock(self.opens)}-{_clock(self.closes)}"
 
+    def earlier(self, seconds: int) -> OpenHours:
+        """The same hours on a clock that is so far behind."""
+        return OpenHours((self.opens - seconds // 60) % DAY_MINUTES, (self.closes - seconds // 60) % DAY_MINUTES)
+
     def hold(self, minute: float) -> bool:
         """Whether the hours include this minute of the day."""
         return (minute - self.opens) % DAY_MINUTES < (self.closes - self.opens) % DAY_MINUTES
@@ -65,6 +69,11 @@ class RoundPace:
     def day(self, at_s: float) -> date:
         """The date at this time."""
         return datetime.fromtimestamp(at_s, self.tz).date()
+
+    def offset_s(self, at_s: float) -> int:
+        """How far the clock of the time zone is ahead of UTC at this time, in seconds."""
+        ahead = datetime.fromtimestamp(at_s, self.tz).utcoffset()
+        return 0 if ahead is None else round(ahead.total_seconds())
 
     def says(self, at_s: float) -> str:
         """The time in words, such as `22:00 on 2026-03-01 (Europe/Berlin)`."""

@@ -39,6 +39,8 @@ class Aggregation:
         may be made, where the coordinator aggregates from buffers.
         """
         self._canary = canary
+        if canary is not None:
+            canary.restore(record.canary)
         self.excused = False
         """Whether the last closed exchange has no result for a reason that ends no run: the canary held it back, or the
         control group alone answered."""
@@ -131,7 +133,7 @@ class Aggregation:
             self.record.contributed.subtract(fresh)
         out = tuple(device for device in contributors if screen.left_out(device))
         alone = tuple(device for device in contributors if device in self._alone)
-        before = self._reduction.state
+        before, news = self._reduction.state, list[str]()
         try:
             found = self._reduction.finish(place, counted, self._registry.numbers, screen.registered, (*out, *alone))
         except EmptyRound as error:
@@ -144,10 +146,12 @@ class Aggregation:
                 screen.close(place.round, far_off)
                 self._reduction.state, self.excused, self._sent = before, True, None
                 raise EmptyRound(fault)
+            self.record.canary = self._canary.to_json()
+            news = self._canary.news()
         self.record.instrument(place.round + 1, COORDINATOR, found)
         self.contributors = len(counted)
         self._sent = None
-        return screen.close(place.round, far_off)
+        return screen.close(place.round, far_off) + news
 
     def _add_again(self, place: ExchangeId, devices: tuple[str, ...]) -> None:
         """Add up the uploads of these devices alone, from the ledger."""

@@ -224,7 +224,7 @@ class CommandHandler:
 
     def _rest(self, rest: Rest, now_s: float) -> Rested:
         rested = self._context.pacing.asked(now_s, skipped=rest.skipped)
-        if (line := self._context.pacing.short_budget()) is not None:
+        for line in self._context.pacing.news():
             self._context.note(line)
         return rested
 

@@ -46,10 +46,12 @@ def begin_generation(ledger: Ledger, spec: FederationSpec, state: object) -> str
         return None
     carried = all(getattr(before, name) == getattr(spec, name) for name in CARRIES)
     changed = ", ".join(spec_changes(to_table(before, defaults=True), to_table(spec, defaults=True)))
+    if not carried and (kept := ledger.last_checkpoint()) is not None:  # a new model has its own levels on the canary
+        ledger.checkpoint(kept.round, kept.state, {**kept.record, "canary": {}})
     ledger.begin_generation(storage.serialise(spec), None if carried else storage.serialise(state))
-    kept = "the coordinator's state is carried over" if carried else "the coordinator starts with a new state"
+    news = "the coordinator's state is carried over" if carried else "the coordinator starts with a new state"
     return (
-        f"a new generation: {changed}; {kept}, the open round begins again, and {len(ledger.enrolled())} devices take "
+        f"a new generation: {changed}; {news}, the open round begins again, and {len(ledger.enrolled())} devices take "
         "part with the models that they have"
     )
 

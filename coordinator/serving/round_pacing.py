@@ -56,7 +56,8 @@ class RoundPacing:
         """When the round before the last one opened, in seconds since 1970."""
         self._said_s = -math.inf
         """When a skipped round was last said, in seconds since 1970."""
-        self._budget_said = False
+        self._budget_said: set[bool] = set()
+        """Whether a budget was said that is spent after some of a day's rounds (True), or before the first (False)."""
 
     def asked(self, now_s: float, *, skipped: bool) -> Rested:
         """Answer whether the round may open.  skipped: it has just been skipped, so the next attempt comes later."""
@@ -88,26 +89,32 @@ class RoundPacing:
                 return found if found.why else Opening(found.at_s, "the last attempt was skipped")
         return found
 
-    def short_budget(self) -> str | None:
-        """Return a line, once a start, if a day's budget ends the day's rounds before their pace would."""
+    def news(self) -> Iterator[str]:
+        """Yield lines about a day's budget that is too small, each once a start, and about a change of the clocks."""
+        yield from self._clock_change()
         pace, record = self._pace, self._record
         done = record.done - record.pace.get("done", record.done)
-        wanted = pace.rounds_per_day
-        if self._budget_said or done < 1 or wanted <= done:
-            return None
         count = record.bytes_up.total() + record.bytes_down.total() - record.pace["bytes"]
         joules = self._joules() - record.pace["joules"]
         for name, unit, spent, limit in (
             ("bytes_per_day", "bytes", float(count), float(pace.bytes_per_day)),
             ("joules_per_day", "J", joules, pace.joules_per_day),
         ):
-            if limit and spent >= limit and (needed := spent / done * wanted) > limit:
-                self._budget_said = True
-                return (
-                    f"federation.{name} is spent after {done} of the {wanted:.0f} rounds that federation.every allows "
-                    f"a day; all of them need about {needed:.2g} {unit}: raise it, or make every longer"
-                )
-        return None
+            line = _short(f"federation.{name}", unit, spent, limit, done=done, wanted=pace.rounds_per_day)
+            if line and bool(done) not in self._budget_said:
+                self._budget_said.add(bool(done))
+                yield line
+
+    def _clock_change(self) -> Iterator[str]:
+        hours, pace, now_s = self._pace.hours, self._record.pace, self._wall()
+        offset_s = self._pace.offset_s(now_s)
+        before_s = pace.get("offset_s", offset_s)
+        pace["offset_s"] = offset_s
+        if hours is not None and before_s != offset_s:
+            yield (
+                f"the clocks of {self._pace.zone} have changed: federation.window {hours} is {hours.earlier(offset_s)} "
+                f"UTC from now on, before it was {hours.earlier(before_s)} UTC"
+            )
 
     def _wait_s(self) -> float:
         """Seconds until a skipped round is tried again: they double up to `every`, or an hour without it."""
@@ -152,6 +159,21 @@ class RoundPacing:
             (key.kind, key.number): periods.kept[key].to_json() for key in periods.unsaved
         }
         return Rolled(written, periods.oldest(), self._record.rolled + 1)
+
+
+def _short(name: str, unit: str, spent: float, limit: float, *, done: int, wanted: float) -> str:
+    """Return a line about a budget that ended a day after `done` of the `wanted` rounds; empty if that can be meant."""
+    if not 0 < limit <= spent:
+        return ""
+    if not done:
+        return f"{name} was spent before the first round of the day, by {spent:.0f} {unit} outside of rounds: raise it"
+    needed = spent / done * wanted
+    if wanted <= done or needed <= limit:
+        return ""
+    return (
+        f"{name} is spent after {done} of the {wanted:.0f} rounds that federation.every allows a day; all of them need "
+        f"about {needed:.2g} {unit}: raise it, or make every longer"
+    )
 
 
 def why_stop(policy: RoundPolicy, record: RunRecord) -> str:

@@ -34,7 +34,16 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.messages import Assign, CoordinatorStatus, LogRequest, PublicBlock, Receipt, Refusal, Welcome
+from edge_sdk.protocol.messages import (
+    FOREVER,
+    Assign,
+    CoordinatorStatus,
+    LogRequest,
+    PublicBlock,
+    Receipt,
+    Refusal,
+    Welcome,
+)
 from edge_sdk.protocol.model_offers import ModelOffer
 from edge_sdk.transport.base import (
     Connected,
@@ -469,7 +478,9 @@ class Participant:
             return
         unnamed = context.security is not None and run_before != welcome.run  # the Hello did not name the run
         if self.context.session.phase is SessionPhase.JOINING and not unnamed:
-            context.owner.news(f"accepted by the coordinator: {welcome.spec.method}, {welcome.spec.rounds} rounds")
+            count = welcome.spec.rounds
+            rounds = "rounds without an end" if count == FOREVER else f"{count} round{'s' * (count != 1)}"
+            context.owner.news(f"accepted by the coordinator: {welcome.spec.method}, {rounds}")
             if context.membership is not None:
                 context.owner.news(f"its uploads contain {context.membership.method.discloses}")
         found = context.bench.public is not public_before  # found on the disk; the Hello has not named it yet

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, time, timedelta, timezone
 from functools import cached_property
@@ -345,8 +345,15 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
         faults_seed=seed,
         scenario=scenario,
         run=read_run_table(run, file),
-        remarks=remarks,
+        remarks=(*remarks, *_only_deployed(tables)),
     )
+
+
+def _only_deployed(tables: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each key that `edge-sdk coordinator` alone heeds."""
+    for section, key in (("guard", "canary"), ("alerts", "webhook")):
+        if isinstance(table := tables.get(section), Mapping) and key in table:
+            yield f"{section}.{key}: has no effect in a simulation, only in edge-sdk coordinator"
 
 
 def _check_hours(federation: FederationTable, fleet: tuple[FleetRow, ...], scenario: ScenarioTable, file: Path) -> None:

@@ -511,5 +511,5 @@ def test_the_owner_reads_what_uploads_will_tell(serve) -> None:
     agent = agent_of(hub, "left")
     agent.on_link(news.append)
     agent.run()
-    at = news.index("accepted by the coordinator: local, 1 rounds")
+    at = news.index("accepted by the coordinator: local, 1 round")
     assert news[at + 1] == "its uploads contain the number of samples and the device's own accuracies"

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import fleets
+import numpy as np
 import pytest
 
 from coordinator.serving.intake.canary import Canary
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Assign, Receipt, Upload
+from edge_sdk.public_set.samples import PublicSet
 from edge_sim.fleet import fleet as simulated
 
 METHODS = {
@@ -95,7 +97,7 @@ def test_a_version_that_the_canary_holds_back_reaches_nobody(pictures: Path, mon
         return "held back" if at.round == 9 else ""
 
     run = fleets.Run(fleet(pictures))
-    canary = Canary.__new__(Canary)
+    canary = Canary(PublicSet(np.zeros((1, 4), np.float32)), [], 0.1)
     monkeypatch.setattr(Canary, "fault", fault)
     run.server._commands._aggregation._canary = canary  # a simulation has no [guard]
     seen = []

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from coordinator.pace_settings import LEAST_ROUND_BYTES
 from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.figures.result import Result
 from coordinator.rounds import RoundPolicy, Skip
+from coordinator.rounds.pace import OpenHours, RoundPace
 from coordinator.serving.round_pacing import RoundPacing, Timetable
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.messages import FOREVER
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.messages import FOREVER, Assign, Receipt, Upload
 from edge_sim.config.settings import parse
 from edge_sim.runs import runner
 
@@ -144,6 +149,10 @@ def test_waiting_devices_say_little() -> None:
         ({"window": "22:00-06:00", "time_zone": "Mars/Olympus"}, "federation.time_zone: expected a name such as"),
         ({"time_zone": "Europe/Berlin"}, "federation.time_zone: has no effect without"),
         ({"bytes_per_day": 0}, "federation.bytes_per_day: expected"),
+        (
+            {"bytes_per_day": 799},
+            "federation.bytes_per_day: a round of 2 devices needs 800 bytes without any knowledge",
+        ),
         ({"rounds": "always"}, "federation.rounds: expected"),
     ],
 )
@@ -152,6 +161,11 @@ def test_a_pace_that_cannot_be_is_one_line(federation: dict, message: str) -> No
         parse(tables(**federation), Path("f.toml"))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_only_a_deployment_heeds_is_said_in_a_simulation() -> None:
+    found = parse({**tables(), "guard": {"canary": "c.npz"}, "alerts": {"quiet": "1d"}}, Path("f.toml"))
+    assert found.remarks == ("guard.canary: has no effect in a simulation, only in edge-sdk coordinator",)
 
 
 def test_a_rate_that_falls_along_a_cosine_needs_its_rounds() -> None:
@@ -192,10 +206,41 @@ def test_a_round_that_stays_skipped_is_said_again_each_day() -> None:
 
 
 def test_a_budget_that_never_suffices_is_said_with_what_would() -> None:
-    _, watch = served(tables(every="1h", bytes_per_day=1, days=2.5))
+    _, watch = served(tables(every="1h", bytes_per_day=800, days=2.5))
     lines = [line for line in watch.notes if "federation.bytes_per_day is spent after 1 of the 24 rounds" in line]
     assert len(lines) == 1
     assert "raise it, or make every longer" in lines[0]
+
+
+def test_a_budget_that_is_spent_before_the_first_round_of_a_day_is_said() -> None:
+    _, watch = served(tables(every="1d", bytes_per_day=800, window="12:00-14:00", days=2.6))
+    (line,) = [line for line in watch.notes if "before the first round" in line]
+    assert line.startswith("federation.bytes_per_day was spent before the first round of the day, by ")
+    assert line.endswith(" bytes outside of rounds: raise it")
+
+
+def test_hours_that_the_clocks_have_moved_are_said_once() -> None:
+    pace = RoundPace(hours=OpenHours(22 * 60, 6 * 60), zone="Europe/Berlin")
+    clock, record = SimpleNamespace(now_s=1_774_695_600.0), RunRecord()  # 2026-03-28 12:00
+    policy = RoundPolicy(expected=3, quorum=2, rounds=FOREVER, exchanges=1, paced=True, forever=True)
+    said: list[str] = []
+    for step_s in (3600.0, 7 * 86_400.0):  # the second one is a restart
+        pacing = RoundPacing(Timetable(pace=pace, wall=lambda: clock.now_s), policy, record, lambda: 0.0)
+        for _ in range(36):
+            pacing.asked(0.0, skipped=False)
+            said += pacing.news()
+            clock.now_s += step_s
+    moved, summer, winter = "the clocks of Europe/Berlin have changed: ", "20:00-04:00", "21:00-05:00"
+    assert said == [
+        f"{moved}federation.window 22:00-06:00 is {now} UTC from now on, before it was {before} UTC"
+        for now, before in ((summer, winter), (winter, summer))
+    ]
+
+
+def test_the_least_bytes_of_a_round_are_not_more_than_its_messages() -> None:
+    about: dict[str, Any] = {"federation": "f", "device": "a", "round": 0, "exchange": 0}
+    least = [Assign(**about), Upload(**about), Receipt(**about, verdict="accepted")]
+    assert LEAST_ROUND_BYTES <= sum(len(codec.encode(each)) for each in least) < LEAST_ROUND_BYTES + 50
 
 
 def test_hours_that_never_meet_those_of_enough_devices_are_refused() -> None:

@@ -72,7 +72,7 @@ def lived(tmp_path: Path) -> Path:
     server = started(tmp_path, [])
     hello = codec.encode(Hello(federation="alive", device="a", classes=3, feature_dim=4, samples=5))
     server.ledger.enrol("a", 0, hello)
-    server.ledger.checkpoint(4, b"", {**server.record.to_json(), "skips": 7})
+    server.ledger.checkpoint(4, b"", {**server.record.to_json(), "skips": 7, "canary": {"about": "x", "levels": []}})
     server.ledger.commit([Row(ExchangeId(4, 0), "a", b"frame")])
     server.ledger.close()
     return tmp_path
@@ -93,6 +93,7 @@ def test_other_settings_begin_a_generation(lived: Path) -> None:
     assert not server.ledger.has(ExchangeId(4, 0), "a")
     assert (server.rounds.phase, server.rounds.place) == (RoundPhase.GATHERING, ExchangeId(4, 0))
     assert server.record.skips == 7
+    assert server.record.canary  # the same model, so the same levels
     assert [*server.numbers] == ["a"]
     server.ledger.close()
 
@@ -102,6 +103,8 @@ def test_another_method_begins_with_a_state_of_its_own(lived: Path) -> None:
     server = started(lived, notes, method="fedhkd")
     assert any("method 'fedproto' becomes 'fedhkd'" in line and "starts with a new state" in line for line in notes)
     assert server.method.name == "fedhkd"
+    assert server.record.canary == {}
+    assert server.record.skips == 7
     server.ledger.close()
 
 
@@ -129,6 +132,6 @@ def _state_of(folder: Path) -> None:
     state = storage.serialise(fresh.method_state)
     fresh.ledger.close()
     ledger = Ledger(folder / "ledger.db")
-    ledger.checkpoint(4, state, {**fresh.record.to_json(), "skips": 7})
+    ledger.checkpoint(4, state, {**ledger.last_checkpoint().record})
     ledger.commit([Row(ExchangeId(4, 0), "a", b"frame")])
     ledger.close()
