@@ -7,6 +7,7 @@ edge_sdk.objectives, and every optimiser step follows torch's defaults to the le
 from __future__ import annotations
 
 import copy
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -60,6 +61,8 @@ if TYPE_CHECKING:  # of the tools, not of a base install
 
 BY_SLOPE: tuple[On, ...] = ("logits", "features", "head", "weights")
 """The inputs of terms that a head can minimise by slope alone."""
+BETWEEN_ANSWERS_S = 0.05
+"""Seconds of predicting between two pauses, unless the samples that a body computes together take longer."""
 _BODY = "body."
 """The prefix of a body's arrays in stored state."""
 
@@ -85,6 +88,8 @@ class HeadModel(ABC):
         self._head = head
         self._learned = learning
         self._forms = OwnForms()
+        self._ahead: tuple[Floats, Floats] | None = None
+        """Samples, and what the body gave for them, for the next answer about them."""
 
     @property
     def _body(self) -> TrainedBody | None:
@@ -104,7 +109,32 @@ class HeadModel(ABC):
 
     def features(self, x: Floats) -> Floats:
         """Return the features: (n, c, h, w) -> (n, d)."""
+        known, self._ahead = self._ahead, None
+        if known is not None and _is_same(known[0], x):
+            return self._head.features(known[1])
         return self._head.features(self.feature_rows(x, np.arange(len(x))))
+
+    def rows_together(self) -> int:
+        """Return how many samples the body computes together, or 0 if it is too quick for pauses.
+
+        A multiple of them gives the same bits, whatever follows.
+        """
+        return 0 if self._body is None else self._body.together
+
+    def ahead(self, x: Floats) -> Iterator[None]:
+        """Compute what the body gives for samples (n, c, h, w), with pauses; `features` or `logits` of them is next."""
+        together = self.rows_together()
+        if not together or len(x) <= together:
+            return
+        found, begin, size = list[Floats](), 0, together
+        while begin < len(x):
+            begun = time.monotonic()
+            found.append(self.feature_rows(x, np.arange(begin, min(begin + size, len(x)))))
+            begin += size
+            if time.monotonic() - begun < BETWEEN_ANSWERS_S / 2:
+                size *= 2
+            yield
+        self._ahead = x, np.concatenate(found)
 
     def head(self, f: Floats) -> Floats:
         """Return the logits of features: (n, d) -> (n, k)."""
@@ -126,6 +156,7 @@ class HeadModel(ABC):
         minimise, UsageError for an unknown optimiser.
         """
         check_fit(self.spec, batches, objective)
+        self._ahead = None
         loss, size = 0.0, batches.indices.shape[1]
         own = self._forms.of(objective)
         for term, form in own:
@@ -315,6 +346,7 @@ class HeadModel(ABC):
         """Overwrite the weights (p,), and reset the moments.  Raises Unsupported, or ModelError for another size."""
         require(self.spec, "weights")
         check_weights(self.spec, values)
+        self._ahead = None
         on_body, on_head = self._parted(values)
         self._head.set_values(values if on_head is None else on_head)
         if self._body is not None and on_body is not None:
@@ -328,7 +360,7 @@ class HeadModel(ABC):
 
     def separate(self) -> None:
         """Stop sharing weights with the model that this one was copied from, which continues to train."""
-        self._head, self._forms = copy.copy(self._head), OwnForms()
+        self._head, self._forms, self._ahead = copy.copy(self._head), OwnForms(), None
         self._head.separate()
         if self._learned is not None:
             self._learned = self._learned.separated()
@@ -344,6 +376,7 @@ class HeadModel(ABC):
         self._load(unpack_arrays(state))
 
     def _load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._ahead = None
         if self._body is None:
             self._head.load(arrays)
             return
@@ -353,6 +386,11 @@ class HeadModel(ABC):
         self._head.load({name: array for name, array in arrays.items() if not name.startswith(_BODY)})
         self._body.load(own)
         self._forms = forms
+
+
+def _is_same(x: Floats, y: Floats) -> bool:
+    """Return whether two arrays are the same part of memory: a slice is a new object each time."""
+    return x.ctypes.data == y.ctypes.data and (x.shape, x.strides) == (y.shape, y.strides)
 
 
 def _is_cross_entropy(objective: Objective) -> bool:

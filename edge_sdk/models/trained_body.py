@@ -38,6 +38,10 @@ class TrainedBody(Protocol):
         """The operators of one forward pass."""
 
     @property
+    def together(self) -> int:
+        """How many samples `rows` computes at once, from the first on."""
+
+    @property
     def values(self) -> Floats:
         """Its weights that learn: (p,), its own memory."""
 

@@ -38,8 +38,8 @@ SHARE = 0.5
 """The part of the free memory that a pass may take."""
 _AT_ONCE = 100
 """The operators up to which both passes are one session; with more, two are as quick, and each is opened sooner."""
-_CHUNK = 64
-"""Samples per inference pass."""
+_CHUNK, _CHUNK_FLOPS = 64, 400_000_000
+"""The most samples of an inference pass, and about the most operations, unless one sample takes more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +121,17 @@ class GraphBody(FlatPart):
         """Return the features: (n, c, h, w) -> (n, d)."""
         self._inputs.check(x)
         out = np.empty((len(x), self.width), np.float32)
-        step = min(self.most, _CHUNK)
+        step = self.together
         for begin in range(0, len(x), step):
             part = x[begin : begin + step]
             (found,) = self._infer({**self._inputs.feed(part), **self._views(self.values)})
             out[begin : begin + step] = found.reshape(len(part), -1)
         return out
+
+    @property
+    def together(self) -> int:
+        """How many samples `rows` computes at once: fewer of a large net, because a device stops between them."""
+        return max(1, min(self.most, _CHUNK, _CHUNK_FLOPS // max(self.flops, 1)))
 
     def forward(self, x: Floats) -> tuple[Floats, Callable[[Floats], Floats]]:
         """Return the features (b, d) of a mini-batch, and what makes slopes of the weights (p,) of theirs (b, d).
