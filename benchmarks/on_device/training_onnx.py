@@ -98,10 +98,10 @@ between them, too. For MobileNetV3-small, preparing takes {all_:.0f} ms, its lon
 On a slower processor the longest piece, in which ONNX Runtime opens the backward graph, takes longer by as much, and
 nothing stops it. `tests/app/test_stop_of_training.py` fails above 200 ms.
 
-The same holds while a model predicts many samples, such as a test set. It used to answer 256 between two pauses, which took
-MobileNetV3-small at 96 x 96 413 ms of processor time with all layers learning and 317 ms with a frozen body. Now it
-computes them ahead in pieces, with the same bits, of which the longest took 37 and 55 ms (processor time, 2026-11-28, a
-load of 12 on 2 cores). A torch net still answers 256 samples between two pauses, in 576 ms for this one, because its bits
+The same holds while a model predicts many samples, such as a test set. It used to answer 256 between two pauses: of
+MobileNetV3-small at 96 x 96, 413 ms of processor time with all layers learning and 317 ms with a frozen body. Now it
+computes them ahead in pieces, with the same bits, of which the longest took 37 and 55 ms (processor time, 2026-11-28,
+a load of 12 on 2 cores). A torch net still answers 256 samples between two pauses, in 576 ms for this one: its bits
 depend on how many it answers together.
 """
 

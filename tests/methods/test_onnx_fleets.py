@@ -109,6 +109,32 @@ def test_three_runtimes_learn_what_torch_alone_does(method: str) -> None:
         np.testing.assert_allclose(model.weights(), alone.trained[device].weights(), atol=2e-6)
 
 
+def numpy_proxy(_classes: int, _shape: Any, _seed: int) -> NumpyModel:
+    return NumpyModel(CLASSES, (1, 4, 4), seed=1, hidden=(5,))
+
+
+def torch_proxy(_classes: int, shape: Any, _seed: int) -> TorchModel:
+    made = TorchModel(
+        nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, CLASSES)), CLASSES, input_shape=shape
+    )
+    made.set_weights(numpy_proxy(CLASSES, None, 0).weights())
+    return made
+
+
+def test_fedkd_matches_features_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a proxy in numpy, narrower than the device's own net: as torch alone does, and not as without matching."""
+    found = {}
+    for name, own, match in (("ours", onnx_net, True), ("torch", torch_net, True), ("apart", onnx_net, False)):
+        proxy = "torch_proxy" if name == "torch" else "numpy_proxy"
+        params = {"proxy": f"{__name__}:{proxy}", "match_features": match}
+        monkeypatch.setitem(SMALL, "fedkd", params)
+        found[name] = run("fedkd", *((own,) if name == "torch" else (own, by_numpy)))
+        assert found[name].completed
+    for device, model in found["ours"].trained.items():
+        np.testing.assert_allclose(model.weights(), found["torch"].trained[device].weights(), atol=2e-6)
+        assert np.abs(model.weights() - found["apart"].trained[device].weights()).max() > 1e-3
+
+
 def test_derivatives_in_a_direction_are_those_of_torch() -> None:
     """What fedl2g asks for, with both heads."""
     x, direction = DATA[0][:9, None], np.random.default_rng(1).normal(size=numpy_net().weights().size)
