@@ -17,7 +17,8 @@ from edge_sdk.errors import ModelError
 from edge_sdk.models import numpy_model as numpy_module
 from edge_sdk.models.base import ahead, preparing
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.models.onnx_file.graph import port
+from edge_sdk.models.onnx_file.graph import port, read_graph
+from edge_sdk.models.onnx_runtime import onnx_session as session_module
 from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine
 from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
 from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession
@@ -80,6 +81,14 @@ def test_a_file_for_large_pictures_is_described_without_a_pass(monkeypatch: pyte
     assert small.learning is not None
     ratio = large.learning.written_bytes / small.learning.written_bytes
     assert ratio == pytest.approx(64**2, rel=0.01)
+
+
+def test_an_ending_that_is_guessed_is_tried_on_one_large_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = OnnxSession(read_graph(pictures_file(6), "net"), name="net")
+    small = session.trial()
+    assert len(small) == 4
+    monkeypatch.setattr(session_module, "_LARGE", 3 * 6 * 6 - 1)
+    np.testing.assert_array_equal(session.trial(), small[:1])
 
 
 def test_shapes_and_types_are_those_of_a_pass() -> None:
