@@ -170,6 +170,16 @@ def preparing(model: Model, batches: Batches, objective: Objective, part: Part) 
         yield from own(batches, objective, part)
 
 
+def ahead(model: object, x: Floats) -> Iterator[None]:
+    """Let a model compute what its next answer about samples x (n, c, h, w) takes, with pauses; the bits are the same.
+
+    A model that takes long for many samples has a generator of this name.
+    """
+    own: Callable[[Floats], Iterator[None]] | None = getattr(model, "ahead", None)
+    if own is not None:
+        yield from own(x)
+
+
 def step_norms(model: Model, batches: Batches, objective: Objective, part: Part) -> list[float] | None:
     """Return how far a step with each term alone would change the weights, by SGD with rate 1; L2 norms.
 

@@ -7,6 +7,7 @@ edge_sdk.objectives, and every optimiser step follows torch's defaults to the le
 from __future__ import annotations
 
 import copy
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ from edge_sdk.models.checks import (
 )
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.linear_head import LinearHead, clipped, with_more
+from edge_sdk.models.numpy_forms import OwnForm, OwnForms, SamplesBack, SlopesBack, added, own_terms
 from edge_sdk.models.trained_body import ArrangedBody, Back, TrainedBody
 from edge_sdk.objectives import (
     FEATURES,
@@ -42,6 +44,7 @@ from edge_sdk.objectives import (
     On,
     Optim,
     Seen,
+    Term,
     feature_gradient,
     logit_gradient,
     names_on,
@@ -58,6 +61,8 @@ if TYPE_CHECKING:  # of the tools, not of a base install
 
 BY_SLOPE: tuple[On, ...] = ("logits", "features", "head", "weights")
 """The inputs of terms that a head can minimise by slope alone."""
+BETWEEN_ANSWERS_S = 0.05
+"""Seconds of predicting between two pauses, unless the samples that a body computes together take longer."""
 _BODY = "body."
 """The prefix of a body's arrays in stored state."""
 
@@ -76,14 +81,27 @@ class HeadModel(ABC):
         learning: ArrangedBody[TrainedBody] | None = None,
     ) -> None:
         """spec: with a frozen body.  learning: what gives the features, if it learns."""
-        self.spec = spec if learning is None else learning.described(spec)
+        self.spec = spec
+        if learning is not None:
+            described = learning.described(spec)
+            self.spec = replace(described, terms=described.terms | own_terms(learning.body))
         self._head = head
         self._learned = learning
+        self._forms = OwnForms()
+        self._ahead: tuple[Floats, Floats] | None = None
+        """Samples, and what the body gave for them, for the next answer about them."""
 
     @property
     def _body(self) -> TrainedBody | None:
         """The body, if it learns."""
         return None if self._learned is None else self._learned.body
+
+    @property
+    def learning_body(self) -> TrainedBody:
+        """The body, which learns.  Raises Unsupported if it does not."""
+        if self._body is None:
+            raise lacks(self.spec, "weights")
+        return self._body
 
     @abstractmethod
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
@@ -91,7 +109,32 @@ class HeadModel(ABC):
 
     def features(self, x: Floats) -> Floats:
         """Return the features: (n, c, h, w) -> (n, d)."""
+        known, self._ahead = self._ahead, None
+        if known is not None and _is_same(known[0], x):
+            return self._head.features(known[1])
         return self._head.features(self.feature_rows(x, np.arange(len(x))))
+
+    def rows_together(self) -> int:
+        """Return how many samples the body computes together, or 0 if it is too quick for pauses.
+
+        A multiple of them gives the same bits, whatever follows.
+        """
+        return 0 if self._body is None else self._body.together
+
+    def ahead(self, x: Floats) -> Iterator[None]:
+        """Compute what the body gives for samples (n, c, h, w), with pauses; `features` or `logits` of them is next."""
+        together = self.rows_together()
+        if not together or len(x) <= together:
+            return
+        found, begin, size = list[Floats](), 0, together
+        while begin < len(x):
+            begun = time.monotonic()
+            found.append(self.feature_rows(x, np.arange(begin, min(begin + size, len(x)))))
+            begin += size
+            if time.monotonic() - begun < BETWEEN_ANSWERS_S / 2:
+                size *= 2
+            yield
+        self._ahead = x, np.concatenate(found)
 
     def head(self, f: Floats) -> Floats:
         """Return the logits of features: (n, d) -> (n, k)."""
@@ -113,7 +156,12 @@ class HeadModel(ABC):
         minimise, UsageError for an unknown optimiser.
         """
         check_fit(self.spec, batches, objective)
-        loss = 0.0
+        self._ahead = None
+        loss, size = 0.0, batches.indices.shape[1]
+        own = self._forms.of(objective)
+        for term, form in own:
+            form.begin(self, term, batches)
+        shared = tuple(term for term in objective if term.on != "own")
         on_weights = any(term.on == "weights" for term in objective)
         plain = self._is_plain(objective, part)
         for step, index in enumerate(batches.indices):
@@ -128,10 +176,31 @@ class HeadModel(ABC):
             weights = self._values() if on_weights else None  # (p,)
             seen = Seen(self.head(f), labels, step, f, self.head, weights)
             if step == len(batches.indices) - 1:
-                loss = objective_loss(objective, seen)
+                loss = objective_loss(shared, seen)
             pull = None if weights is None else weight_gradient(objective, seen, weights)
-            self._step(seen, raw, back, pull, objective, optim, part)
-        return FitReport(steps=len(batches.indices), loss=loss)
+            slopes = self._slopes(seen, raw, back, pull, objective, part)
+            if own:
+                # the next pass overwrites what this one gave
+                slopes = {name: each.copy() for name, each in slopes.items()}
+                value, slopes = self._with_own(own, slopes, size, part)
+                loss += value if step == len(batches.indices) - 1 else 0.0
+            self._step(slopes, optim)
+        return FitReport(
+            steps=len(batches.indices),
+            loss=loss,
+            extra_flops=len(batches.indices) * sum(form.extra_flops(self, term, size) for term, form in own),
+            instruments={name: value for _, form in own for name, value in form.instruments().items()},
+        )
+
+    def _with_own(
+        self, own: Sequence[tuple[Term, OwnForm]], slopes: dict[str, Floats], size: int, part: Part
+    ) -> tuple[float, dict[str, Floats]]:
+        """Return the loss of terms on something of their own, and slopes with theirs added."""
+        loss = 0.0
+        for term, form in own:
+            value, more = form.slopes(self, term, size, part)
+            loss, slopes = loss + value, added(slopes, more)
+        return loss, slopes
 
     def preparing(self, batches: Batches, objective: Objective, part: Part) -> Iterator[None]:
         """Make what the first step of a fit needs, with pauses at which a device may stop."""
@@ -139,6 +208,8 @@ class HeadModel(ABC):
             return
         plain = self._is_plain(objective, part) and batches.labels is not None
         yield from self._body.preparing(batches.inputs[batches.indices[0]], len(self._head.rows) if plain else None)
+        for term, form in self._forms.of(objective):
+            yield from form.preparing(self, term, batches)
 
     def _is_plain(self, objective: Objective, part: Part) -> bool:
         """Return whether a step is on the cross-entropy alone, of all weights under a linear head."""
@@ -163,17 +234,16 @@ class HeadModel(ABC):
             return self.feature_rows(x, index), None
         return self._body.forward(x[index])
 
-    def _step(  # noqa: PLR0917  # all that a step is made of
+    def _slopes(  # noqa: PLR0917  # all that a step is made of
         self,
         seen: Seen,
         raw: Floats,
         back: Back | None,
         pull: Floats | None,
         objective: Objective,
-        optim: Optim,
         part: Part,
-    ) -> None:
-        """Take one optimiser step; raw (b, d): what the body gave, pull (p,): the gradient of terms on weights."""
+    ) -> dict[str, Floats]:
+        """Return the slope of each array; raw (b, d): of the body, pull (p,): the gradient of terms on weights."""
         f, gradient = needed(seen.features, FEATURES), logit_gradient(objective, seen)
         slopes: dict[str, Floats] = {}
         on_body, on_head = self._parted(pull)
@@ -183,11 +253,42 @@ class HeadModel(ABC):
         for term in objective:
             if isinstance(term, HeadTerm):  # more rows that the head is asked about
                 f, gradient = np.vstack([f, term.asks()]), np.vstack([gradient, term.slope(seen)])
-        slopes |= self._head.slopes(f, gradient, on_head, part)
+        return slopes | self._head.slopes(f, gradient, on_head, part)
+
+    def _step(self, slopes: Mapping[str, Floats], optim: Optim) -> None:
+        """Take one optimiser step down the slope of each array."""
         shortened = clipped(optim, slopes)
         self._head.step(shortened, optim)
         if self._body is not None and "body" in shortened:
             self._body.step(shortened["body"], optim)
+
+    def weights_pass(self, x: Floats, part: Part) -> tuple[Floats, SlopesBack]:
+        """Return the logits (b, k) of samples, and their backward pass to the arrays that a step of `part` changes."""
+        body = self.learning_body
+        raw, back = (body.rows(x), None) if part == "head" else body.forward(x)
+        f = self._head.features(raw)
+
+        def slopes(at_logits: Floats) -> dict[str, Floats]:
+            found = self._head.slopes(f, at_logits, None, part)
+            if back is None:
+                return found
+            return {"body": back(self._head.back(raw, at_logits @ self._head.linear_rows()[:, :-1])), **found}
+
+        return self.head(f), slopes
+
+    def samples_pass(self, x: Floats) -> tuple[Floats, Floats, SamplesBack]:
+        """Return the logits (b, k) and features (b, d) of samples, and their backward pass to the samples.
+
+        It is that of inference.
+        """
+        raw, back = self.learning_body.to_samples(x)
+        f = self._head.features(raw)
+
+        def slopes(at_logits: Floats, at_features: Floats | None = None) -> Floats:
+            at_f = with_more(at_logits @ self._head.linear_rows()[:, :-1], at_features)
+            return back(self._head.back(raw, at_f))
+
+        return self.head(f), f, slopes
 
     def _parted(self, values: Floats | None) -> tuple[Floats | None, Floats | None]:
         """Return the body's and the head's part of an array (p,), in the order of each."""
@@ -245,6 +346,7 @@ class HeadModel(ABC):
         """Overwrite the weights (p,), and reset the moments.  Raises Unsupported, or ModelError for another size."""
         require(self.spec, "weights")
         check_weights(self.spec, values)
+        self._ahead = None
         on_body, on_head = self._parted(values)
         self._head.set_values(values if on_head is None else on_head)
         if self._body is not None and on_body is not None:
@@ -258,7 +360,7 @@ class HeadModel(ABC):
 
     def separate(self) -> None:
         """Stop sharing weights with the model that this one was copied from, which continues to train."""
-        self._head = copy.copy(self._head)
+        self._head, self._forms, self._ahead = copy.copy(self._head), OwnForms(), None
         self._head.separate()
         if self._learned is not None:
             self._learned = self._learned.separated()
@@ -266,20 +368,29 @@ class HeadModel(ABC):
     def state_bytes(self) -> bytes:
         """Return the weights and their moments."""
         body = {} if self._body is None else self._body.arrays()
-        return pack_arrays({**self._head.arrays(), **{_BODY + name: array for name, array in body.items()}})
+        own = {_BODY + name: array for name, array in body.items()}
+        return pack_arrays({**self._head.arrays(), **own, **self._forms.arrays()})
 
     def load_state(self, state: bytes) -> None:
         """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit this model."""
         self._load(unpack_arrays(state))
 
     def _load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._ahead = None
         if self._body is None:
             self._head.load(arrays)
             return
+        forms, arrays = self._forms.restored(self, arrays)
         own = {name.removeprefix(_BODY): array for name, array in arrays.items() if name.startswith(_BODY)}
         self._body.check(own)
         self._head.load({name: array for name, array in arrays.items() if not name.startswith(_BODY)})
         self._body.load(own)
+        self._forms = forms
+
+
+def _is_same(x: Floats, y: Floats) -> bool:
+    """Return whether two arrays are the same part of memory: a slice is a new object each time."""
+    return x.ctypes.data == y.ctypes.data and (x.shape, x.strides) == (y.shape, y.strides)
 
 
 def _is_cross_entropy(objective: Objective) -> bool:

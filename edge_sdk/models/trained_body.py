@@ -38,6 +38,10 @@ class TrainedBody(Protocol):
         """The operators of one forward pass."""
 
     @property
+    def together(self) -> int:
+        """How many samples `rows` computes at once, from the first on."""
+
+    @property
     def values(self) -> Floats:
         """Its weights that learn: (p,), its own memory."""
 
@@ -50,6 +54,13 @@ class TrainedBody(Protocol):
     def forward(self, x: Floats) -> tuple[Floats, Back]:
         """Return the features (b, d) of a mini-batch, and its backward pass, for one call."""
 
+    @property
+    def back_to_samples(self) -> bool:
+        """Whether `to_samples` can: samples are pictures, and each operator that they pass has a rule."""
+
+    def to_samples(self, x: Floats) -> tuple[Floats, Back]:
+        """Return the features (b, d) of samples (b, c, h, w), and what makes slopes of the samples of theirs."""
+
     def directional(self, x: Floats, direction: Floats) -> Floats:
         """Return the derivative of the features in a direction (p,) of the weights: (n, c, h, w) -> (n, d)."""
 
@@ -58,6 +69,9 @@ class TrainedBody(Protocol):
 
         classes: of a step by `at_once`, or None for one in passes.
         """
+
+    def preparing_samples(self, x: Floats) -> Iterator[None]:
+        """Make what `to_samples` needs for samples like x, with pauses at which a device may stop."""
 
     def at_once(self, x: Floats, labels: Ints, rows: Floats) -> tuple[Floats, Floats, Floats] | None:
         """Return logits (b, k), slopes of a linear head's rows and of the weights (p,), of the mean cross-entropy.
@@ -82,6 +96,15 @@ class TrainedBody(Protocol):
 
     def separate(self) -> None:
         """Take weights of its own, and no moments: this body was copied from one that learns."""
+
+
+def views_of(flat: Floats, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats]:
+    """Return the part of each array in a flat one (p,), in which they lie one after the other."""
+    found, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + prod(shape)
+        found[name] = flat[begin:end].reshape(shape)
+    return found
 
 
 class FlatPart:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 
-from edge_sdk.arrays import Floats
 from edge_sdk.data import LocalData
 from edge_sdk.device.exchange import OngoingExchange
 from edge_sdk.device.training.app_model import ModelOrigin
@@ -192,22 +191,22 @@ class Deployment:
         measured = known is not None and not (known and self._bench.capacity and self._joining_of is not self._data)
         if measured or not self._begun or not self._held_out:
             return
-        logits = self._bench.logits if joins else self._own_model()
-        if logits is None:
+        model = self._bench if joins else self._own_model()
+        if model is None:
             return
         found = {}
         for part in self._held_out:
             if part.metric:
-                right = yield from right_on(logits, part)
+                right = yield from right_on(model, part)
                 found[part.metric] = float(right.mean())
         self._versions.joined_with(found)
         self._joining_of = self._data
 
-    def _own_model(self) -> Callable[[Floats], Floats] | None:
-        """Return the logits function of the model as the app brought it, if a copy is kept."""
+    def _own_model(self) -> Served | None:
+        """Return the model as the app brought it, if a copy is kept."""
         first = next((each for each in self._versions.index.versions if not each.rounds_done), None)
         copy = serving_copy(self._bench.predictor)
-        return copy.logits if first is not None and self._loads(copy, first) else None
+        return copy if first is not None and self._loads(copy, first) else None
 
     def judge(self, rounds_done: int) -> Generator[None, None, str]:
         """Compare the model after a round with the served one; returns why it will not be served, or "".
@@ -221,8 +220,8 @@ class Deployment:
         rights, faults, marks = dict[str, Right](), list[str](), self._marks
         for part in compared_on(self._held_out):
             if part.name not in marks:
-                marks[part.name] = yield from right_on(self.served().logits, part)
-            mark, right = marks[part.name], (yield from right_on(self._bench.logits, part))
+                marks[part.name] = yield from right_on(self.served(), part)
+            mark, right = marks[part.name], (yield from right_on(self._bench, part))
             rights[part.name] = right
             if self._max_drop is not None and is_worse(mark, right, self._max_drop):
                 found = f"accuracy {right.mean():.1%} on {part.words}"

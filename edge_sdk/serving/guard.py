@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.device.training.workbench import Workbench, slices
+from edge_sdk.models.base import ahead
 from edge_sdk.reductions.sign_test import LEAST_SAMPLES, Right
 
 
@@ -55,11 +57,19 @@ def missing_classes(parts: Sequence[HeldOut], classes: int) -> int:
     return classes - len(np.unique(np.concatenate([part.y for part in parts])))
 
 
-def right_on(logits: Callable[[Floats], Floats], held: HeldOut) -> Generator[None, None, Right]:
+class Asked(Protocol):
+    """What is compared: a workbench, or a copy of its model."""
+
+    def logits(self, x: Floats) -> Floats:
+        """Return the logits: (n, c, h, w) -> (n, k)."""
+
+
+def right_on(model: Asked, held: HeldOut) -> Generator[None, None, Right]:
     """Return which samples are classified correctly, with a pause after each batch; NaN is never right."""
     found = np.zeros(len(held.y), np.bool_)
     for part in slices(len(held.y)):
-        rows = logits(held.x[part])
+        yield from ahead(model, held.x[part])
+        rows = model.logits(held.x[part])
         found[part] = (rows.argmax(axis=1) == held.y[part]) & np.isfinite(rows).all(axis=1)
         yield
     return found

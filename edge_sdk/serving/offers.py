@@ -247,7 +247,7 @@ def _rights(model: Served, parts: Sequence[HeldOut]) -> Generator[None, None, li
     """Return which samples of each part a model classifies correctly, with a pause after each batch."""
     found = list[Right]()
     for part in parts:
-        right = yield from right_on(model.logits, part)
+        right = yield from right_on(model, part)
         found.append(right)
     return found
 

@@ -170,7 +170,7 @@ _REMEDIES: Mapping[str, str] = {
     "weights": "its body is frozen",
     "guidance-gradients": "its body is frozen",
     "width": "a file does not say how its last block is computed at a share of its width: take a torch net that does",
-    "data-free": "it trains a generator of pictures through the net, which here torch alone does: take a torch net",
+    "data-free": "it makes up pictures of at least 4 x 4, through a net of which each operator can be differentiated",
 }
 """What to do about what a model lacks."""
 

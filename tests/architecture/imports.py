@@ -113,7 +113,7 @@ def _objection(path: str, found: Import) -> str:
     room = Path(path).parts[1].removesuffix(".py") if package == "edge_sdk" else ""
     if room in NEUTRAL and top == "edge_sdk" and rest:
         may = (*NEUTRAL[: NEUTRAL.index(room) + 1], *BELOW)
-        if name.startswith("torch_"):
+        if name.startswith(("torch_", "numpy_")):  # the form of a term for a runtime
             may = (*may, "models")
         if rest[0] not in may:
             return f"{room} may import edge_sdk.{{{','.join(may)}}}, not {found.name}"

@@ -83,6 +83,7 @@ def test_a_planted_violation_is_found(path, source, expected):
         ("edge_sim/run.py", "from edge_sdk.agent.agent import Agent\nfrom coordinator.serving.server import Server"),
         ("edge_sdk/methods/fedavg.py", "from edge_sdk.reductions import Bag\nfrom edge_sdk.protocol import wires"),
         ("edge_sdk/methods/parts/torch_fedal.py", "import torch\nfrom edge_sdk.models import torch_device"),
+        ("edge_sdk/methods/parts/numpy_fedkf.py", "from edge_sdk.models import numpy_forms"),
         (
             "coordinator/serving/reduction.py",
             "from edge_sdk.methods.contract.base import Method\nfrom edge_sdk.reductions import Bag",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,3 +110,34 @@ def test_what_is_not_served_is_one_clear_line(bench: Workbench, request_: Reques
     with pytest.raises(UsageError, match=message) as caught:
         served(bench, request_)
     assert "\n" not in str(caught.value)
+
+
+class Slow(NumpyModel):
+    """It computes what it answers ahead, with three pauses."""
+
+    def ahead(self, x: np.ndarray) -> Iterator[None]:
+        del x
+        yield from (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        requests.OwnLogits(),
+        requests.ClassMeans(),
+        requests.HyperMeans(temperature=1.0),
+        requests.BoundedShare(clip=1.0),
+        requests.HeadGradients(layer=np.ones((2, 4), np.float32)),
+        requests.MeanLoss(),
+        requests.Evaluate(rounds_done=1),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_handler_pauses_while_a_model_answers(request_: Request) -> None:
+    rng = np.random.default_rng(0)
+    data = Samples(rng.normal(size=(5, 3)).astype(np.float32), np.array([0, 1, 1, 0, 1]))
+    pauses = {
+        kind: served(Workbench(kind(2, (1, 1, 3), seed=0), LocalData(train=data, test=data)), request_)[1]
+        for kind in (NumpyModel, Slow)
+    }
+    assert pauses == {NumpyModel: 1, Slow: 4}

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy, softmax
 
 from edge_sdk.methods.fedkf import Params
-from edge_sdk.methods.parts.torch_fedkf import Generator, Plan
-from edge_sdk.models.torch_nets.torch_device import seeded
+from edge_sdk.methods.parts.fedkf_generator import Plan, drawn_noise, first_weights, noise_draws
+from edge_sdk.methods.parts.torch_fedkf import Generator
 from edge_sim.clock.virtual_device import VirtualDevice
 
 
@@ -56,10 +56,12 @@ class Twin:
         """c4 to c6: KL of what the teacher and the net say of samples that are made up."""
         if self.generator is None:
             shape = tuple(self.x.shape[1:])
-            with seeded(draw):
-                self.generator = Generator(Plan(self.params.generator, self.params.noise_dim, shape))
+            plan = Plan(self.params.generator, self.params.noise_dim, shape)
+            self.generator = Generator(plan)
+            drawn = {name: torch.from_numpy(each) for name, each in first_weights(plan, draw).items()}
+            self.generator.load_state_dict(drawn)
             self.adam = Adam(list(self.generator.parameters()), self.params.generator_rate)
-        noise = torch.randn((count, self.params.noise_dim), generator=torch.Generator().manual_seed(draw + 1))
+        noise = torch.from_numpy(drawn_noise(noise_draws(draw), count, self.params.noise_dim))
         low, high = (edge(self.x, dim=(0, 2, 3))[:, None, None] for edge in (torch.amin, torch.amax))
 
         def make() -> torch.Tensor:

@@ -25,9 +25,9 @@ CLASSES = 3
 HIDDEN = (6,)
 RNG = np.random.default_rng(0)
 MEANS = RNG.normal(size=(CLASSES, 4, 4))
-LEFT_OUT = {"fedalign", "fedkf", "dp_prototypes"}
-"""The first trains narrower copies of a net of residual blocks, the second differentiates the net by its samples: in torch
-alone.  The third needs more samples than there are here, and shares no weights."""
+LEFT_OUT = {"fedalign", "dp_prototypes"}
+"""The first trains narrower copies of a net of residual blocks, in torch alone.  The second needs more samples than there
+are here, and shares no weights."""
 COSINE = {"fednh"}
 """Under its head, torch drops the ReLU in front of it: that is another net, with another layout."""
 SMALL = {
@@ -102,11 +102,37 @@ def test_three_runtimes_take_part_in_a_method(method: str) -> None:
         assert np.isfinite(model.weights()).all()
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedl2g"])
+@pytest.mark.parametrize("method", ["fedavg", "fedl2g", "fedkf"])
 def test_three_runtimes_learn_what_torch_alone_does(method: str) -> None:
     mixed, alone = run(method, torch_net, onnx_net, by_numpy), run(method, torch_net)
     for device, model in mixed.trained.items():
         np.testing.assert_allclose(model.weights(), alone.trained[device].weights(), atol=2e-6)
+
+
+def numpy_proxy(_classes: int, _shape: Any, _seed: int) -> NumpyModel:
+    return NumpyModel(CLASSES, (1, 4, 4), seed=1, hidden=(5,))
+
+
+def torch_proxy(_classes: int, shape: Any, _seed: int) -> TorchModel:
+    made = TorchModel(
+        nn.Sequential(nn.Flatten(), nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, CLASSES)), CLASSES, input_shape=shape
+    )
+    made.set_weights(numpy_proxy(CLASSES, None, 0).weights())
+    return made
+
+
+def test_fedkd_matches_features_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a proxy in numpy, narrower than the device's own net: as torch alone does, and not as without matching."""
+    found = {}
+    for name, own, match in (("ours", onnx_net, True), ("torch", torch_net, True), ("apart", onnx_net, False)):
+        proxy = "torch_proxy" if name == "torch" else "numpy_proxy"
+        params = {"proxy": f"{__name__}:{proxy}", "match_features": match}
+        monkeypatch.setitem(SMALL, "fedkd", params)
+        found[name] = run("fedkd", *((own,) if name == "torch" else (own, by_numpy)))
+        assert found[name].completed
+    for device, model in found["ours"].trained.items():
+        np.testing.assert_allclose(model.weights(), found["torch"].trained[device].weights(), atol=2e-6)
+        assert np.abs(model.weights() - found["apart"].trained[device].weights()).max() > 1e-3
 
 
 def test_derivatives_in_a_direction_are_those_of_torch() -> None:

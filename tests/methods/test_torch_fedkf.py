@@ -15,8 +15,9 @@ pytestmark = pytest.mark.torch
 from torch import nn  # noqa: E402
 
 from edge_sdk.errors import ModelError, StoreError, Unsupported  # noqa: E402
+from edge_sdk.methods.parts.fedkf_generator import Plan  # noqa: E402
 from edge_sdk.methods.parts.fedkf_term import DataFree  # noqa: E402
-from edge_sdk.methods.parts.torch_fedkf import Generator, Imitation, Plan, divergence, generator_loss, parameter_count  # noqa: E402
+from edge_sdk.methods.parts.torch_fedkf import Generator, Imitation, divergence, generator_loss, parameter_count  # noqa: E402
 from edge_sdk.models.base import Batches, pack_arrays, unpack_arrays  # noqa: E402
 from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
 from edge_sdk.models.torch_nets.torch_anatomy import survey  # noqa: E402
@@ -154,7 +155,7 @@ def test_a_model_learns_from_the_teacher_what_its_own_data_lack() -> None:
     losses = {}
     for weight in (0.0, 1.0):
         model.set_weights(knows)
-        model.fit(one_class, (CrossEntropy(), DataFree(teacher=knows, weight=weight, active=0.0)), SGD)
+        model.fit(one_class, (CrossEntropy(), DataFree(teacher=knows, weight=weight, active=0.0, warm=False)), SGD)
         losses[weight] = CrossEntropy().value(Seen(model.logits(x), labels))
     assert losses[1.0] < 0.5 * losses[0.0]
 

@@ -12,8 +12,8 @@ from drawn_graphs import LEAST_MARGIN, Drawn
 from edge_sdk.models.onnx_file.graph import Graph, port
 from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
 from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine
-from edge_sdk.models.onnx_training.body import GraphEngine, to_its_end
 from edge_sdk.models.onnx_training.directional import DIRECTION, directional_graph
+from edge_sdk.models.onnx_training.engine import GraphEngine, to_its_end
 from edge_sdk.models.onnx_training.gradient import TrainingGraph, moving, training_graph
 from edge_sdk.models.onnx_training.numpy_body import NumpyEngine
 from edge_sdk.models.onnx_training.rewrites import trainable

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.models.onnx_training.free_memory import free_memory_bytes
+from edge_sdk.models.free_memory import free_memory_bytes
 
 MIB = 2**20
 FILES = {

@@ -65,6 +65,25 @@ def test_of_equal_numbers_in_a_window_the_first_gets_the_slope(kernel: tuple[int
     assert compare(to, 1)
 
 
+@pytest.mark.parametrize("times", [(2, 2), (1, 3)])
+def test_numbers_that_are_repeated(times: tuple[int, int]) -> None:
+    """As nn.Upsample does, and the backward pass of a pool: by slopes, and by derivatives in a direction."""
+    to = Drawn(0)
+    to.x = to.rng.normal(size=(2, 3, 4, 5)).astype(np.float32)
+    to.value = torch.from_numpy(to.x).double(), torch.from_numpy(to.x)
+    name, values = to.weight(*to.shape)
+    to.apply("Mul", [name], torch.mul, values)
+    scales = np.array([1, 1, *times], np.float32)
+    to.constants["scales"] = Constant("scales", tensor_of("scales", scales), None)
+    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    scaled = tuple(map(float, times))
+    to.apply("Resize", ["", "scales"], lambda x: torch.nn.functional.interpolate(x, scale_factor=scaled), **how)
+    name, values = to.weight(*to.shape)
+    to.apply("Mul", [name], torch.mul, values)
+    assert compare(to, 1)
+    assert all(adjoint_gap(engine, to, 0) < 2e-6 for engine in ENGINES.values())
+
+
 @pytest.mark.parametrize(
     "names", [["conv norm", "relu pool"], ["conv norm", "conv norm"], ["by channel", "by channel"]]
 )

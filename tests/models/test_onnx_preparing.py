@@ -14,9 +14,11 @@ from model_suite import CLASSES, batches  # only where onnx is installed
 from onnx import TensorProto, helper, numpy_helper
 
 from edge_sdk.errors import ModelError
-from edge_sdk.models.base import preparing
+from edge_sdk.models import numpy_model as numpy_module
+from edge_sdk.models.base import ahead, preparing
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.models.onnx_file.graph import port
+from edge_sdk.models.onnx_file.graph import port, read_graph
+from edge_sdk.models.onnx_runtime import onnx_session as session_module
 from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine
 from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
 from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession
@@ -81,6 +83,14 @@ def test_a_file_for_large_pictures_is_described_without_a_pass(monkeypatch: pyte
     assert ratio == pytest.approx(64**2, rel=0.01)
 
 
+def test_an_ending_that_is_guessed_is_tried_on_one_large_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = OnnxSession(read_graph(pictures_file(6), "net"), name="net")
+    small = session.trial()
+    assert len(small) == 4
+    monkeypatch.setattr(session_module, "_LARGE", 3 * 6 * 6 - 1)
+    np.testing.assert_array_equal(session.trial(), small[:1])
+
+
 def test_shapes_and_types_are_those_of_a_pass() -> None:
     body = OnnxModel(pictures_file(6), train="all").learning
     assert body is not None
@@ -118,6 +128,60 @@ def test_a_first_step_is_prepared_with_pauses(at_once: bool, monkeypatch: pytest
     other = OnnxModel(pictures_file(6, channels=1), train="all")
     other.fit(work, objective, SGD)
     np.testing.assert_array_equal(model.weights(), other.weights())
+
+
+@pytest.mark.parametrize("train", ["all", "head"])
+@pytest.mark.parametrize("quick", [True, False])
+def test_answers_about_many_samples_are_computed_ahead_with_pauses(
+    train: str, quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit as without: nothing depends on how quick the board is."""
+    x = np.random.default_rng(0).normal(size=(300, 1, 6, 6)).astype(np.float32)
+    model = OnnxModel(pictures_file(6, channels=1), train=train)
+    monkeypatch.setattr(numpy_module, "BETWEEN_ANSWERS_S", 1e9 if quick else 0.0)
+    pieces = []
+    ask = type(model).feature_rows
+
+    def asked(self: OnnxModel, x: Any, index: Any) -> Any:
+        pieces.append(len(index))
+        return ask(self, x, index)
+
+    monkeypatch.setattr(OnnxModel, "feature_rows", asked)
+    pauses = sum(1 for _ in ahead(model, x[:256]))
+    assert pauses == len(pieces)
+    assert max(pieces) == {(True, "all"): 128, (True, "head"): 128}.get((quick, train), 64 if train == "all" else 1)
+    logits = model.logits(x[:256])
+    assert len(pieces) == pauses  # what was computed ahead is taken
+    again = OnnxModel(pictures_file(6, channels=1), train=train)
+    np.testing.assert_array_equal(logits, again.logits(x[:256].copy()))
+    assert [*ahead(model, x[:256])]
+    np.testing.assert_array_equal(model.logits(x[44:]), again.logits(x[44:].copy()))  # others are asked about
+
+
+def test_what_was_computed_ahead_is_dropped_where_the_weights_change() -> None:
+    x = np.random.default_rng(0).normal(size=(200, 1, 6, 6)).astype(np.float32)
+    for change in ("fit", "set_weights", "load_state"):
+        model, other = (OnnxModel(pictures_file(6, channels=1), train="all") for _ in range(2))
+        other.set_weights(0.5 * other.weights())
+        state = other.state_bytes()
+        assert [*ahead(model, x)]
+        {
+            "fit": lambda model=model: model.fit(batches(5), PLAIN, SGD),
+            "set_weights": lambda model=model, other=other: model.set_weights(other.weights()),
+            "load_state": lambda model=model, state=state: model.load_state(state),
+        }[change]()
+        other.set_weights(model.weights())
+        np.testing.assert_array_equal(model.logits(x), other.logits(x.copy()))
+
+
+def test_large_nets_compute_few_samples_together() -> None:
+    body = OnnxModel(pictures_file(32), train="all").learning
+    assert body is not None
+    assert body.together == 64
+    body.flops = 10**8
+    assert body.together == 4
+    body.flops = 10**10
+    assert body.together == 1
 
 
 def test_the_head_alone_needs_no_preparing() -> None:

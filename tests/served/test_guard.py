@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -89,7 +91,7 @@ def test_classes_without_a_held_out_sample_are_counted() -> None:
 def test_numbers_that_are_not_finite_are_never_right() -> None:
     given = HeldOut("test", "accuracy", np.zeros((3, 1, 1, 4), np.float32), np.array([0, 0, 1]))
     rows = np.array([[np.nan, 1], [2, 1], [0, np.inf]], np.float32)
-    running = right_on(lambda _x: rows, given)
+    running = right_on(SimpleNamespace(logits=lambda _x: rows), given)
     next(running)
     with pytest.raises(StopIteration) as found:
         next(running)

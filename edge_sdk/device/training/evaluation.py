@@ -75,6 +75,7 @@ def _predicted(
     nearest = [NearestPrototype(prototypes, each) for each in (counts, np.ones_like(counts))] if prototypes else []
     found = np.full((3, len(x)), -1)
     for part in slices(len(x)):
+        yield from bench.ahead(x[part])
         if nearest:
             logits, features = bench.outputs(x[part])
             found[1:, part] = [each(features) for each in nearest]

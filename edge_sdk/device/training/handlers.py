@@ -198,6 +198,7 @@ def serve_own_logits(bench: Workbench, _request: requests.OwnLogits, _job: Job) 
     """Compute the logits in one pass in inference mode."""
     found = []
     for part in slices(len(bench.samples)):
+        yield from bench.ahead(bench.samples[part])
         found.append(bench.logits(bench.samples[part]))
         yield
     return np.concatenate(found)
@@ -239,6 +240,7 @@ def serve_class_means(bench: Workbench, request: requests.ClassMeans, _job: Job)
     """Compute the means in one pass in inference mode; sums are divided by counts once."""
     found = []
     for part in slices(len(bench.samples)):
+        yield from bench.ahead(bench.samples[part])
         x = bench.samples[part]
         found.append(bench.features(x) if request.rows == "features" else softmax(bench.logits(x)))
         yield
@@ -253,6 +255,7 @@ def serve_hyper_means(bench: Workbench, request: requests.HyperMeans, _job: Job)
     soft = np.zeros((len(classes), bench.model.spec.classes))  # (m, k)
     bare = bench.bare_classes()
     for part in slices(len(bench.samples)):
+        yield from bench.ahead(bench.samples[part])
         features = bench.features(bench.samples[part])
         if not request.of_all:
             bare.see(part, features)
@@ -280,6 +283,7 @@ def serve_release(bench: Workbench, request: requests.ReleaseSums, job: Job) -> 
         raise UsageError(f"privacy: {promised(assumed, cost)}")
     found = []
     for part in slices(len(bench.samples)):
+        yield from bench.ahead(bench.samples[part])
         found.append(bench.features(bench.samples[part]))
         yield
     features = np.concatenate(found)  # (n, d)
@@ -306,6 +310,7 @@ def serve_head_gradients(bench: Workbench, request: requests.HeadGradients, _job
     sums = np.zeros((len(classes), *layer.shape))  # (m, k, d + 1)
     bare = bench.bare_classes()  # one sample's gradient is a multiple of its feature
     for part in slices(len(bench.samples)):
+        yield from bench.ahead(bench.samples[part])
         features = bench.features(bench.samples[part])
         bare.see(part, features)
         h = features.astype(np.float64)
@@ -355,6 +360,7 @@ def serve_bounded_share(bench: Workbench, request: requests.BoundedShare, _job: 
     """Count the features that the bound changes, in one pass in inference mode."""
     changed = 0
     for part in slices(len(bench.samples)):
+        yield from bench.ahead(bench.samples[part])
         f = bench.features(bench.samples[part])
         changed += int((bounded(f, request.clip, cube=request.cube) != f).any(axis=1).sum())
         yield
@@ -366,6 +372,7 @@ def serve_mean_loss(bench: Workbench, _request: requests.MeanLoss, _job: Job) ->
     """Sum the loss over all samples, and divide once."""
     total = 0.0
     for part in slices(len(bench.samples)):
+        yield from bench.ahead(bench.samples[part])
         labels = bench.labels[part]
         total += len(labels) * CrossEntropy().value(Seen(bench.logits(bench.samples[part]), labels))
         yield

@@ -5,7 +5,7 @@ Handlers (see handlers.py) pause after every batch, so that their driver can che
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from edge_sdk.device.training.meter import Meter
 from edge_sdk.errors import EdgeError, ModelError, StoreError, UsageError
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.requests import Private, Request, Source, handler_of
-from edge_sdk.models.base import Model, ModelSpec, outputs
+from edge_sdk.models.base import Model, ModelSpec, ahead, outputs
 from edge_sdk.models.checks import check_logits
 from edge_sdk.models.spliced import Spliced, is_spliced
 from edge_sdk.protocol.frames.schema import one_line
@@ -319,6 +319,10 @@ class Workbench:
         if line not in first.reported:
             first.reported.add(line)
             first.tell_of_classes(line)
+
+    def ahead(self, x: Floats) -> Iterator[None]:
+        """Let the predictor compute what its answer about samples takes, with pauses."""
+        yield from ahead(self.predictor, x)
 
     def logits(self, x: Floats) -> Floats:
         """Return the predictor's logits for samples from `source`, and count them: (n, c, h, w) -> (n, k).

@@ -1,6 +1,6 @@
 """FedKF's loss term on generated samples (Zhou et al. 2023, equations 1 to 5): distillation without data.
 
-The torch form is in torch_fedkf.py.
+The forms are in torch_fedkf.py and numpy_fedkf.py; fedkf_generator.py has what both share.
 """
 
 from __future__ import annotations
@@ -82,3 +82,23 @@ class DataFree(Term):
         certain = -log_softmax(logits).max(axis=-1).mean()
         active = -np.abs(features).sum(axis=-1).mean() / (1 if self.raw else features.shape[1])
         return float(balance + self.certain * certain + self.active * active)
+
+    def generator_slopes(self, logits: Floats, features: Floats) -> tuple[Floats, Floats]:
+        """Return the slopes of `generator_loss` at the teacher's logits (b, k) and features (b, d)."""
+        p, scale = softmax(logits), 1 if self.raw else 1 / np.log(max(logits.shape[1], 2))
+        shares = p.mean(axis=0)  # (k,)
+        at_shares = np.log(np.maximum(shares, LEAST_SHARE)) + (shares >= LEAST_SHARE)  # (k,)
+        at_logits = scale * p * (at_shares - (p * at_shares).sum(axis=-1, keepdims=True))
+        sure = p.copy()
+        sure[np.arange(len(p)), logits.argmax(axis=-1)] -= 1
+        at_logits = (at_logits + self.certain * sure) / len(p)
+        at_features = np.sign(features) * (-self.active / (len(p) * (1 if self.raw else features.shape[1])))
+        return at_logits.astype(np.float32), at_features.astype(np.float32)
+
+    def adversarial_slopes(self, teacher: Floats, own: Floats) -> tuple[Floats, Floats]:
+        """Return the slopes of -weight KL(softmax(teacher) || softmax(own)) at both logits: (b, k), (b, k)."""
+        said, given = log_softmax(own), log_softmax(teacher)
+        p, gap = np.exp(given), given - said
+        share = -self.weight / len(p)
+        at_teacher = share * p * (gap - (p * gap).sum(axis=-1, keepdims=True))
+        return at_teacher.astype(np.float32), (share * (np.exp(said) - p)).astype(np.float32)

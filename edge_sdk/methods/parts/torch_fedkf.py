@@ -9,9 +9,7 @@ Both answer as in inference, so samples that are made up touch no running statis
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,38 +20,28 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from edge_sdk.arrays import Floats
-from edge_sdk.errors import ModelError, StoreError
+from edge_sdk.errors import StoreError
+from edge_sdk.methods.parts.fedkf_generator import (
+    LEAKY,
+    NORM_FLOORS,
+    WIDTHS,
+    Plan,
+    drawn_noise,
+    extra_flops_of,
+    first_weights,
+    is_picture,
+    looks_of,
+    noise_draws,
+    warn_of_size,
+)
 from edge_sdk.methods.parts.fedkf_term import LEAST_SHARE, DataFree
 from edge_sdk.models.base import Batches
 from edge_sdk.models.torch_nets.torch_anatomy import Tapped, count_cost
-from edge_sdk.models.torch_nets.torch_arrays import to_tensor
+from edge_sdk.models.torch_nets.torch_arrays import array_of, to_tensor
 from edge_sdk.models.torch_nets.torch_device import seeded
 from edge_sdk.models.torch_nets.torch_forms import Host, Loss, Pass, StatefulForm
 from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Optim, needed
-
-LEAST_SIDE = 4
-"""The minimum side of a picture in pixels."""
-WIDTHS: Mapping[str, tuple[int, int, int]] = {"board": (16, 16, 8), "paper": (128, 128, 64)}
-"""The channels of a generator's three maps, by its size."""
-_SLOPE = 0.2
-_NORM_FLOOR = 0.8
-"""Added under the root in the last two normalisations, as in the code of FedKF and DAFL."""
-
-
-def is_picture(shape: tuple[int, ...]) -> bool:
-    """Return whether samples of (c, h, w) are pictures that a generator can make."""
-    return len(shape) == 3 and min(shape[1:]) >= LEAST_SIDE
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The sizes that define a generator."""
-
-    size: str
-    """A key of WIDTHS."""
-    noise_dim: int
-    shape: tuple[int, int, int]  # (c, h, w)
 
 
 class Generator(nn.Module):
@@ -68,26 +56,23 @@ class Generator(nn.Module):
     def __init__(self, plan: Plan) -> None:
         """Build the layers.  Raises ModelError for samples that are not pictures."""
         super().__init__()
-        if not is_picture(plan.shape):
-            raise ModelError(
-                f"samples of shape {plan.shape}: a generator makes up pictures (c, h, w) of at least "
-                f"{LEAST_SIDE} x {LEAST_SIDE}; choose a method without one, such as fedavg with cached = true"
-            )
+        plan.check()
         channels, self._height, self._width = plan.shape
-        rows, columns = -(-self._height // 4), -(-self._width // 4)
         first, second, third = WIDTHS[plan.size]
+        _, rows, columns = plan.first_map
+        floors = NORM_FLOORS
         self.layers = nn.Sequential(
             nn.Linear(plan.noise_dim, first * rows * columns),
             nn.Unflatten(1, (first, rows, columns)),
             nn.Upsample(scale_factor=2),
-            nn.BatchNorm2d(first, track_running_stats=False),
+            nn.BatchNorm2d(first, floors[0], track_running_stats=False),
             nn.Conv2d(first, second, 3, padding=1),
-            nn.BatchNorm2d(second, _NORM_FLOOR, track_running_stats=False),
-            nn.LeakyReLU(_SLOPE),
+            nn.BatchNorm2d(second, floors[1], track_running_stats=False),
+            nn.LeakyReLU(LEAKY),
             nn.Upsample(scale_factor=2),
             nn.Conv2d(second, third, 3, padding=1),
-            nn.BatchNorm2d(third, _NORM_FLOOR, track_running_stats=False),
-            nn.LeakyReLU(_SLOPE),
+            nn.BatchNorm2d(third, floors[2], track_running_stats=False),
+            nn.LeakyReLU(LEAKY),
             nn.Conv2d(third, channels, 3, padding=1),
             nn.Sigmoid(),
         )
@@ -109,8 +94,6 @@ def range_of(samples: Tensor) -> tuple[Tensor, Tensor]:
     return torch.amin(samples, dims)[:, None, None], torch.amax(samples, dims)[:, None, None]
 
 
-log = logging.getLogger(__name__)
-
 _PREFIX = "generator."
 _ABOUT, _NET, _OPTIM = f"{_PREFIX}about", f"{_PREFIX}net.", f"{_PREFIX}optim."
 _RATE = f"{_PREFIX}rate"
@@ -123,8 +106,11 @@ class Maker:
     def __init__(self, plan: Plan, rate: float, seed: int, device: torch.device) -> None:
         """Make a new generator from the seed.  Raises ModelError for samples that are not pictures."""
         self.plan, self.device = plan, device
-        with seeded(seed):
-            self.net = Generator(plan).to(device)
+        with seeded(seed):  # torch's own draws, which are overwritten, must not move its generator
+            self.net = Generator(plan)
+        drawn = {name: torch.from_numpy(values) for name, values in first_weights(plan, seed).items()}
+        self.net.load_state_dict(drawn)
+        self.net.to(device)
         self.parameters = list(self.net.parameters())
         self.optimiser = TorchOptimiser(Optim(kind="adam", learning_rate=rate), self.parameters)
         _, cost = count_cost(self.net, torch.zeros((1, plan.noise_dim), device=device))
@@ -182,13 +168,13 @@ class Imitation(StatefulForm):
     def loss(self, term: DataFree, batches: Batches) -> Loss:
         """Return weight KL(teacher || net) on generated samples, after a generator step."""
         maker = self.take_up(term, batches.inputs, batches.seed)
-        draws = torch.Generator().manual_seed(batches.seed + 1)  # other numbers than those that seed a new generator
+        draws = noise_draws(batches.seed)
 
         def imitate(done: Pass, _step: int) -> Tensor:
             if self._net.training:
                 self._net.eval()  # after the real batch, which needs training mode
-            noise = torch.randn((term.samples or len(done.logits), term.noise_dim), generator=draws).to(self._device)
-            return term.weight * divergence(*self.step(term, maker, noise))
+            noise = drawn_noise(draws, term.samples or len(done.logits), term.noise_dim)
+            return term.weight * divergence(*self.step(term, maker, to_tensor(noise, self._device)))
 
         return imitate
 
@@ -220,7 +206,7 @@ class Imitation(StatefulForm):
                 self.maker = None
         if self.maker is None:
             self.maker = Maker(plan, term.rate, seed, self._device)
-            self._compare(self.maker)
+            warn_of_size(plan, sum(p.numel() for _, p in self._named))
         return self.maker
 
     def step(self, term: DataFree, maker: Maker, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -245,13 +231,12 @@ class Imitation(StatefulForm):
         if self._last is None:
             return {}
         loss, logits = self._last
-        return {"generator_loss": loss.item(), **looks_of(logits)}
+        return {"generator_loss": loss.item(), **looks_of(array_of(logits))}
 
     def extra_flops(self, term: DataFree, batch: int) -> int:
-        """Count the generator (forward, backward, forward), the teacher (the same) and the net."""
+        """Count what `extra_flops_of` lists."""
         generator = self.maker.flops_per_sample if self.maker else 0
-        each = 4 * generator + (10 if term.adversarial else 7) * self.host.anatomy.cost.flops
-        return (term.samples or batch) * each
+        return extra_flops_of(term, batch, generator, self.host.anatomy.cost.flops)
 
     def _made(self, maker: Maker, noise: Tensor) -> Tensor:
         """Return samples in the value range of the device's own: (b, z) -> (b, c, h, w)."""
@@ -263,34 +248,11 @@ class Imitation(StatefulForm):
         answer: tuple[Tensor, Tensor] = functional_call(self._tapped, self._teacher, (x,))
         return answer
 
-    def _compare(self, maker: Maker) -> None:
-        own, made = sum(p.numel() for _, p in self._named), parameter_count(maker.net)
-        if made > own:
-            log.warning(
-                "W7: the generator (%s, noise_dim %d) has %d weights, the model %d: it decides what a round costs",
-                maker.plan.size,
-                maker.plan.noise_dim,
-                made,
-                own,
-            )
-
 
 def divergence(teacher: Tensor, own: Tensor) -> Tensor:
     """Return KL(softmax(teacher) || softmax(own)), the mean over rows: (b, k), (b, k) -> a scalar."""
     given, said = nnf.log_softmax(teacher, dim=-1), nnf.log_softmax(own, dim=-1)
     return nnf.kl_div(said, given, reduction="batchmean", log_target=True)
-
-
-def looks_of(logits: Tensor) -> dict[str, float]:
-    """Return `generated_class_entropy` and `generated_certainty` of samples, given the teacher's logits (b, k).
-
-    The entropy is that of the mean prediction, over log k: 1 if the samples are spread evenly over the classes, 0 if
-    all are of one class.  The certainty is the mean of the largest probability of each sample.
-    """
-    shares = nnf.softmax(logits, dim=-1)  # (b, k)
-    mean = shares.mean(dim=0)
-    entropy = -(mean * mean.clamp_min(LEAST_SHARE).log()).sum() / float(np.log(max(logits.shape[1], 2)))
-    return {"generated_class_entropy": entropy.item(), "generated_certainty": shares.amax(dim=-1).mean().item()}
 
 
 def generator_loss(term: DataFree, logits: Tensor, features: Tensor) -> Tensor:

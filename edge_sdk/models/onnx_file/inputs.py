@@ -115,6 +115,17 @@ class Inputs:
         """The samples that `feed` takes at once; 0: any number."""
         return int(self._adapter is not None or self.unbatched)
 
+    @property
+    def picture_port(self) -> str:
+        """The name of the input if it takes pictures as they are, and any number of them; else empty."""
+        plain = self._adapter is None and bool(self.layout) and not self.unbatched and self.batch == 1
+        return self._port.name if plain and self._types[self._port.name] == np.float32 else ""
+
+    def back(self, slopes: Floats) -> Floats:
+        """Return slopes of `picture_port` as those of samples: (n, c, h, w), a copy."""
+        out: Floats = (slopes.transpose(0, 3, 1, 2) if self.layout == "NHWC" else slopes).copy()
+        return out
+
     def check(self, x: Floats) -> None:
         """Raise ModelError for samples (n, c, h, w) that the file cannot take."""
         if self.sample_shape is None:

@@ -108,6 +108,10 @@ class OnnxModel(BodyModel):
             note="; ".join([note or graph.description or split.remark(), *([body.report.remark()] if body else [])]),
         )
 
+    def rows_together(self) -> int:
+        """Return how many samples the body computes together: one, if it is frozen."""
+        return super().rows_together() or 1
+
     def memory_bytes(self, size: int) -> int:
         """Return about how much memory a training step of a mini-batch of this size takes, weights included."""
         body = self.learning

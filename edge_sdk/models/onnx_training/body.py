@@ -9,25 +9,25 @@ import hashlib
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from edge_sdk.arrays import AnyArray, Floats, Ints
 from edge_sdk.errors import ModelError
+from edge_sdk.models.free_memory import free_memory_bytes
 from edge_sdk.models.linear_head import LinearHead
-from edge_sdk.models.onnx_file.graph import Graph, port, read_graph, tensor_port
+from edge_sdk.models.onnx_file.graph import Graph, read_graph, tensor_port
 from edge_sdk.models.onnx_file.head import HeadWeights
 from edge_sdk.models.onnx_file.inputs import Inputs
 from edge_sdk.models.onnx_training.directional import DIRECTION, directional_graph
-from edge_sdk.models.onnx_training.free_memory import free_memory_bytes
+from edge_sdk.models.onnx_training.engine import GraphEngine, GraphPasses, GraphStep, flops_of, tensors_of, to_its_end
 from edge_sdk.models.onnx_training.gradient import TrainingGraph, learnable, moving, training_graph
 from edge_sdk.models.onnx_training.recurrent import LEFT_WHOLE
 from edge_sdk.models.onnx_training.rewrites import trainable
 from edge_sdk.models.onnx_training.rules import NotDifferentiable
 from edge_sdk.models.onnx_training.weights import WeightLayer, chosen_layers, layers_of, of_norms
-from edge_sdk.models.trained_body import ArrangedBody, Arrangement, FlatPart, WeightPiece, body_pieces
+from edge_sdk.models.trained_body import ArrangedBody, Arrangement, Back, FlatPart, WeightPiece, body_pieces, views_of
 
 _T = TypeVar("_T")
 LEAST_OPSET = 13
@@ -38,51 +38,8 @@ SHARE = 0.5
 """The part of the free memory that a pass may take."""
 _AT_ONCE = 100
 """The operators up to which both passes are one session; with more, two are as quick, and each is opened sooner."""
-_CHUNK = 64
-"""Samples per inference pass."""
-
-
-class GraphPasses(Protocol):
-    """The passes of one size of mini-batches."""
-
-    def forward(self, inputs: Mapping[str, AnyArray]) -> AnyArray:
-        """Return the output, which the next call may overwrite."""
-
-    def backward(self, slope: AnyArray) -> None:
-        """Write the slope of each weight, of the last forward pass, to its place."""
-
-
-class GraphStep(Protocol):
-    """A whole training step of one size of mini-batches, but for the optimiser."""
-
-    def run(self, inputs: Mapping[str, AnyArray], labels: Ints, rows: Floats) -> tuple[Floats, Floats]:
-        """Return the logits (b, k) and the slopes of the head's rows (k, d + 1), which the next call may overwrite.
-
-        The slope of each weight is written to its place.
-        """
-
-
-class GraphEngine(Protocol):
-    """Computes graphs: ONNX Runtime, or numpy."""
-
-    def function(self, graph: Graph) -> Callable[[Mapping[str, AnyArray]], list[AnyArray]]:
-        """Return a function from the inputs of a graph to its outputs.  Raises ModelError."""
-
-    def shaped(self, graph: Graph, inputs: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-        """Return each output of a graph for such inputs; what they have a part in may have shape and type alone.
-
-        Raises ModelError.
-        """
-
-    def passes(
-        self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]
-    ) -> Generator[None, None, GraphPasses]:
-        """Make the passes of a training graph, with pauses; weights are read, and slopes written, where they lie."""
-
-    def step(
-        self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray], classes: int
-    ) -> GraphStep | None:
-        """Return a step on the mean cross-entropy, or None where computing all at once gains nothing."""
+_CHUNK, _CHUNK_FLOPS = 64, 400_000_000
+"""The most samples of an inference pass, and about the most operations, unless one sample takes more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +90,7 @@ class GraphBody(FlatPart):
         """The width of the features."""
         self.after_relu = _made_by(graph, self._output) == "Relu"
         """Whether the features are never negative."""
-        self.flops, self.calls = _flops(graph, tensors), len(graph.nodes)
+        self.flops, self.calls = flops_of(graph, tensors), len(graph.nodes)
         layers, asked = self._asked(tensors, train)
         self._digest = hashlib.sha256(_without(graph, asked).content()).digest()
         self._graph = trainable(self._graph, {name: array.shape for name, array in tensors.items()}, asked)
@@ -151,6 +108,10 @@ class GraphBody(FlatPart):
         self._slopes: Floats = np.zeros_like(self.values)
         self._ready: dict[int, GraphPasses] = {}
         self._steps: dict[int, GraphStep | None] = {}
+        self._to_samples: dict[int, tuple[GraphPasses, Floats]] = {}
+        """The passes for slopes of samples, and where those are written, by the number of samples."""
+        self.back_to_samples = self._has_rules(tensors)
+        """Whether `to_samples` can: samples are pictures, and each operator that they pass has a rule."""
         self._infer = engine.function(self._graph)
         self.room()  # raises where the memory does not suffice
 
@@ -160,12 +121,17 @@ class GraphBody(FlatPart):
         """Return the features: (n, c, h, w) -> (n, d)."""
         self._inputs.check(x)
         out = np.empty((len(x), self.width), np.float32)
-        step = min(self.most, _CHUNK)
+        step = self.together
         for begin in range(0, len(x), step):
             part = x[begin : begin + step]
             (found,) = self._infer({**self._inputs.feed(part), **self._views(self.values)})
             out[begin : begin + step] = found.reshape(len(part), -1)
         return out
+
+    @property
+    def together(self) -> int:
+        """How many samples `rows` computes at once: fewer of a large net, because a device stops between them."""
+        return max(1, min(self.most, _CHUNK, _CHUNK_FLOPS // max(self.flops, 1)))
 
     def forward(self, x: Floats) -> tuple[Floats, Callable[[Floats], Floats]]:
         """Return the features (b, d) of a mini-batch, and what makes slopes of the weights (p,) of theirs (b, d).
@@ -174,28 +140,61 @@ class GraphBody(FlatPart):
         sum of their slopes is that of the whole.
         """
         self._inputs.check(x)
-        ready = len(x) in self._ready  # then the memory is there, and it takes a while to ask for
-        parts = [x] if ready else np.array_split(x, -(-len(x) // self._fitting()))
+        return self._in_parts(x, self._ready, self._one_forward, self._summed)
+
+    def to_samples(self, x: Floats) -> tuple[Floats, Back]:
+        """Return the features (b, d) of samples (b, c, h, w), and what makes slopes of the samples of theirs."""
+        self._inputs.check(x)
+        return self._in_parts(x, self._to_samples, self._one_to_samples, lambda parts: np.concatenate([*parts]))
+
+    def _in_parts(
+        self,
+        x: Floats,
+        ready: Collection[int],
+        take: Callable[[Floats], tuple[Floats, Back]],
+        together: Callable[[Iterator[Floats]], Floats],
+    ) -> tuple[Floats, Back]:
+        """Return what `take` gives of samples; ready: the numbers of samples for which memory is known to be there.
+
+        together: makes one of the slopes of the parts.
+        """
+        parts = [x] if len(x) in ready else np.array_split(x, -(-len(x) // self._fitting()))
         if len(parts) == 1:
-            passes = self._passes(x)
-            found = passes.forward(self._inputs.feed(x))
+            return take(x)
 
-            def back(slopes: Floats) -> Floats:
-                passes.backward(slopes.reshape(found.shape))
-                return self._slopes
+        def back(slopes: Floats) -> Floats:
+            each = zip(parts, np.array_split(slopes, len(parts)), strict=True)
+            return together(take(part)[1](slope) for part, slope in each)
 
-            return found.reshape(len(x), -1), back
+        return self.rows(x), back
 
-        def back_in_parts(slopes: Floats) -> Floats:
-            total = np.zeros_like(self.values)
-            for part, slope in zip(parts, np.array_split(slopes, len(parts)), strict=True):
-                passes = self._passes(part)
-                found = passes.forward(self._inputs.feed(part))
-                passes.backward(slope.reshape(found.shape))
-                total += self._slopes
-            return total
+    def _one_forward(self, x: Floats) -> tuple[Floats, Back]:
+        passes = self._passes(x)
+        found = passes.forward(self._inputs.feed(x))
 
-        return self.rows(x), back_in_parts
+        def back(slopes: Floats) -> Floats:
+            passes.backward(slopes.reshape(found.shape))
+            return self._slopes
+
+        return found.reshape(len(x), -1), back
+
+    def _summed(self, slopes: Iterator[Floats]) -> Floats:
+        total = np.zeros_like(self.values)
+        for each in slopes:
+            total += each
+        return total
+
+    def _one_to_samples(self, x: Floats) -> tuple[Floats, Back]:
+        if len(x) not in self._to_samples:
+            to_its_end(self.preparing_samples(x))
+        passes, place = self._to_samples[len(x)]
+        found = passes.forward(self._inputs.feed(x))
+
+        def back(slopes: Floats) -> Floats:
+            passes.backward(slopes.reshape(found.shape))
+            return self._inputs.back(place)
+
+        return found.reshape(len(x), -1), back
 
     def at_once(self, x: Floats, labels: Ints, rows: Floats) -> tuple[Floats, Floats, Floats] | None:
         """Return logits (b, k), slopes of a linear head's rows and of the weights (p,), of the mean cross-entropy.
@@ -257,6 +256,20 @@ class GraphBody(FlatPart):
             self._keep(self._steps, len(x), self._engine.step(made, *self._places(), classes))
         yield
 
+    def preparing_samples(self, x: Floats) -> Generator[None, None, None]:
+        """Make what `to_samples` needs for samples like x, with pauses at which a device may stop."""
+        if len(x) in self._to_samples:
+            return
+        port = self._inputs.picture_port
+        tensors = self._traced(x, self._views(self.values))
+        yield
+        made = self._differentiated(tensors, [port])
+        yield
+        place = np.zeros(tensors[port].shape, np.float32)
+        passes = yield from self._engine.passes(made, self._views(self.values), {port: place})
+        self._keep(self._to_samples, len(x), (passes, place))
+        yield
+
     @staticmethod
     def _keep(kept: dict[int, _T], size: int, made: _T) -> None:
         """Keep what the last few sizes of mini-batches need."""
@@ -276,9 +289,10 @@ class GraphBody(FlatPart):
         """Return the training graph for mini-batches of this size."""
         return self._differentiated(self._traced(x, self._views(self.values)))
 
-    def _differentiated(self, tensors: Mapping[str, AnyArray]) -> TrainingGraph:
-        """Return the training graph for mini-batches with these tensors."""
-        return training_graph(self._graph, self._output, [*self.shapes], tensors, self._fixed(tensors, self.shapes))
+    def _differentiated(self, tensors: Mapping[str, AnyArray], towards: Sequence[str] = ()) -> TrainingGraph:
+        """Return the training graph for mini-batches with these tensors; towards: what has slopes, if not weights."""
+        fixed = self._fixed(tensors, self.shapes)
+        return training_graph(self._graph, self._output, towards or [*self.shapes], tensors, fixed)
 
     def _places(self) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Return where each weight lies, and where its slope does."""
@@ -319,15 +333,11 @@ class GraphBody(FlatPart):
     def separate(self) -> None:
         """Take weights of its own, and no moments; what computes is shared."""
         super().separate()
-        self._slopes, self._ready, self._steps = np.zeros_like(self.values), {}, {}
+        self._slopes, self._ready, self._steps, self._to_samples = np.zeros_like(self.values), {}, {}, {}
 
     def _views(self, flat: Floats) -> dict[str, Floats]:
         """Return each weight's part of a flat array (p,)."""
-        found, end = {}, 0
-        for name, shape in self.shapes.items():
-            begin, end = end, end + prod(shape)
-            found[name] = flat[begin:end].reshape(shape)
-        return found
+        return views_of(flat, self.shapes)
 
     def _with_weights_as_inputs(self) -> Graph:
         """Return the graph without the values of the weights, which take up no memory in it."""
@@ -340,14 +350,7 @@ class GraphBody(FlatPart):
 
         Of what the inputs have a part in, shape and type alone hold: a pass may take long, and much memory.
         """
-        names = [name for each in self._graph.nodes if each.operator != "Constant" for name in each.outputs if name]
-        inputs = {**self._inputs.feed(x), **weights}
-        whole = replace(self._graph, outputs={name: port(name) for name in names})
-        found = self._engine.shaped(whole, inputs)
-        held = [*self._graph.constants.values()]
-        held += [each.tensor for each in self._graph.nodes if each.operator == "Constant" and each.tensor is not None]
-        values = {each.name: array for each in held if (array := each.values()) is not None}
-        return {**values, **inputs, **found}
+        return tensors_of(self._graph, self._engine, {**self._inputs.feed(x), **weights})
 
     def _fixed(self, tensors: Mapping[str, AnyArray], names: Collection[str]) -> dict[str, AnyArray]:
         """Return the tensors that neither these weights nor samples have a part in."""
@@ -366,6 +369,17 @@ class GraphBody(FlatPart):
             )
         named = [name for name in self._graph.constants if name in wanted]
         return layers, [name for name in named if tensors[name].dtype == np.float32]
+
+    def _has_rules(self, tensors: Mapping[str, AnyArray]) -> bool:
+        """Return whether the features can be differentiated with respect to the samples."""
+        port = self._inputs.picture_port
+        if not port:
+            return False
+        try:
+            self._differentiated(tensors, [port])
+        except NotDifferentiable:
+            return False
+        return True
 
     def _learning(
         self, tensors: Mapping[str, AnyArray], layers: Sequence[WeightLayer], asked: Sequence[str], train: str
@@ -387,6 +401,16 @@ class GraphBody(FlatPart):
             )
         count = sum(bool(set(each.weights) & {*names}) or each.operator == "head" for each in layers)
         return names, Learning(len(layers), count, reason or blocked)
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """The shape (c, h, w) of a sample, or () if the adapter decides."""
+        return self._inputs.sample_shape or ()
+
+    @property
+    def engine(self) -> GraphEngine:
+        """What computes its passes."""
+        return self._engine
 
     @cached_property
     def most(self) -> int:
@@ -448,16 +472,6 @@ def arranged(
     return ArrangedBody(body, Arrangement(found))
 
 
-def to_its_end(pauses: Generator[None, None, _T]) -> _T:
-    """Return what a generator returns."""
-    try:
-        while True:
-            next(pauses)
-    except StopIteration as end:
-        made: _T = end.value
-        return made
-
-
 def _without(graph: Graph, names: Collection[str]) -> Graph:
     """Return a graph that lacks some constants."""
     return replace(graph, constants={name: each for name, each in graph.constants.items() if name not in names})
@@ -469,16 +483,3 @@ def _made_by(graph: Graph, tensor: str) -> str:
     while maker is not None and maker.operator in ("Cast", "Flatten", "Reshape", "Identity", "Dropout"):
         maker = graph.producer(maker.inputs[0])
     return "" if maker is None else maker.operator
-
-
-def _flops(graph: Graph, tensors: Mapping[str, AnyArray]) -> int:
-    """Return the operations of convolutions and products of matrices for one sample."""
-    total = 0
-    for each in graph.nodes:
-        sizes: Sequence[int] = ()
-        if each.operator == "Conv":
-            sizes = tensors[each.inputs[1]].shape[1:]
-        elif each.operator in ("Gemm", "MatMul"):
-            sizes = tensors[each.inputs[0]].shape[-1:]
-        total += 2 * prod(sizes) * tensors[each.outputs[0]].size if sizes else 0
-    return total

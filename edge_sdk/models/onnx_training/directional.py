@@ -69,15 +69,6 @@ def _scattered_nd(to: Emitter, each: Node, slopes: Sequence[str | None]) -> Slop
     return [None, None, to.emit("GatherND", [first(slopes), each.inputs[1]], to.shape(each.inputs[2]))]
 
 
-def _repeated(to: Emitter, each: Node, slopes: Sequence[str | None]) -> Slopes:
-    """Add up the slopes of the copies of each number."""
-    own, grown = to.shape(each.inputs[0]), to.shape(each.outputs[0])
-    parts = [part for n, m in zip(own, grown, strict=True) for part in (n, m // n)]
-    if any(m % n for n, m in zip(own, grown, strict=True)):
-        raise NotDifferentiable(each.operator)
-    return [to.reshape(to.sum(to.reshape(first(slopes), tuple(parts)), range(1, len(parts), 2)), own)]
-
-
 def _product(to: Emitter, each: Node, slopes: Sequence[str | None]) -> Slopes:
     """Take the slope of a matrix whose rows a vector has added up."""
     a, b = each.inputs
@@ -86,4 +77,4 @@ def _product(to: Emitter, each: Node, slopes: Sequence[str | None]) -> Slopes:
     return RULES["MatMul"](to, each, slopes)
 
 
-_RULES |= {"MatMul": _product, "ScatterElements": _scattered, "ScatterND": _scattered_nd, "Resize": _repeated}
+_RULES |= {"MatMul": _product, "ScatterElements": _scattered, "ScatterND": _scattered_nd}

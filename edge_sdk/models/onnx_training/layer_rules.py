@@ -95,6 +95,18 @@ def _to_extremes(to: Emitter, x: str, y: str, slope: str, axes: Sequence[int]) -
     return to.mul(chosen, to.binary("Div", slope, count))
 
 
+@rule("Resize")
+def _repeated(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
+    """Add up the slopes of the copies of each number: where each is repeated a whole number of times."""
+    own, grown = to.shape(node.inputs[0]), to.shape(node.outputs[0])
+    how = node.text("mode") or "nearest", node.text("coordinate_transformation_mode"), node.text("nearest_mode")
+    if how != ("nearest", "asymmetric", "floor") or any(m % n for n, m in zip(own, grown, strict=True)):
+        raise NotDifferentiable("Resize by other means than repeating each number")
+    parts = [part for n, m in zip(own, grown, strict=True) for part in (n, m // n)]
+    slope = to.sum(to.reshape(first(slopes), tuple(parts)), range(1, len(parts), 2))
+    return [to.reshape(slope, own), *[None] * (len(node.inputs) - 1)]
+
+
 # -- normalisation --------------------------------------------------------------------------------------------------
 
 
