@@ -149,9 +149,11 @@ def _histogram(
     limits: of the first and the last bin, or None for those of the values.  Few whole numbers get a bin each.
     """
     low, high = limits or (min(values), max(values))
-    whole = limits is None and all(isinstance(each, int) for each in values) and high - low < BINS
-    more = high == low  # a single bin has no width to be seen
-    edges = np.arange(low - more, high + more + 2) - 0.5 if whole else np.linspace(low, high if high > low else low + 1, BINS + 1)
+    if limits is None and high - low < BINS and all(isinstance(each, int) for each in values):
+        margin = int(high == low)  # a single bin has no width to be seen
+        edges = np.arange(low - margin, high + margin + 2) - 0.5
+    else:
+        edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
     counts, _ = np.histogram(values, edges)
     axes.stairs(counts, edges, fill=True, color=colour, alpha=0.75, label=name)
     return [
@@ -179,5 +181,5 @@ def _count_axis(axes: Axes, below: str) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def _whole(value: float, _position: int) -> str:
+def _whole(value: float, _position: float) -> str:
     return f"{value:,.0f}"
