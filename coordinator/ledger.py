@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pickle
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,8 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgpack
 
 from edge_sdk.at_rest.digests import checked_row, with_digest
 from edge_sdk.at_rest.files import create_private
@@ -117,7 +118,7 @@ class Checkpoint:
 
 def _as_json(record: str | bytes) -> str:
     """Return a record as the JSON that a file holds; one of a ledger in memory is packed."""
-    return json.dumps(pickle.loads(record)) if isinstance(record, bytes) else record  # noqa: S301  # of this process
+    return json.dumps(msgpack.unpackb(record, strict_map_key=False)) if isinstance(record, bytes) else record
 
 
 class Ledger:
@@ -404,7 +405,10 @@ class Ledger:
 
     def _packed(self, record: dict[str, Any]) -> str | bytes:
         """Return a record as JSON, or in memory in a form that takes a fraction of the time for many devices."""
-        return json.dumps(record) if self._path is not None else pickle.dumps(record, pickle.HIGHEST_PROTOCOL)
+        if self._path is None:
+            with suppress(OverflowError):  # of a count beyond 64 bits
+                return bytes(msgpack.packb(record))
+        return json.dumps(record)
 
     def _roll_up(self, rolled: Rolled) -> None:
         rows = [with_digest(kind, at, json.dumps(entry)) for (kind, at), entry in rolled.written.items()]
