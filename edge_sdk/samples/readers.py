@@ -81,7 +81,7 @@ def samples_from_folder(
 ) -> Samples:
     """Read FOLDER/CLASS/*: pictures, by Pillow, .npy files with one sample each, or .wav files of PCM as series.
 
-    classes: the names of all classes of the federation in its order, of which this device may have some; None: the
+    classes: the names of all classes of the federation in its order, of which this device may have some; None for the
     sub-folders in the order of their names.  size: height and width to which pictures are resized.  layout: as of
     Samples, for .npy files.  kind: of sounds, series, or ragged-series for several lengths; rate: that of all of them
     in Hz, None: that of the first.  Raises UsageError with the folder or file that does not fit.
