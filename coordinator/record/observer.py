@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol, TypeAlias
 
 from coordinator.record.open_exchange import OpenExchange
@@ -11,9 +11,9 @@ from coordinator.record.run_record import RunRecord
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import DeviceEntry
 
-BoardFigures: TypeAlias = Callable[[], Mapping[str, Mapping[str, float]]]
-"""Returns by device what its simulated board has come to: busy_s, air_s (sending and receiving), energy_j, and where it
-has a limit heat, as a share of that at which it slows down."""
+BoardFigures: TypeAlias = Callable[[Collection[str]], Mapping[str, Mapping[str, float]]]
+"""Returns, of these devices, by device what its simulated board has come to: busy_s, air_s (sending and receiving),
+energy_j, and where it has a limit heat, as a share of that at which it slows down."""
 
 
 class RunView(Protocol):
@@ -26,8 +26,11 @@ class RunView(Protocol):
     def now_s(self) -> float:
         """Return the time on the coordinator's clock, in seconds."""
 
-    def entries(self) -> list[DeviceEntry]:
-        """Return all devices that are known, sorted by id."""
+    def devices(self) -> list[str]:
+        """Return the ids of all devices that are known, sorted."""
+
+    def entries(self, devices: Iterable[str]) -> list[DeviceEntry]:
+        """Describe these devices."""
 
     def exchange(self) -> OpenExchange:
         """Return the exchange that is open, and what the run is doing."""

@@ -19,7 +19,10 @@ _LEAST_RATE = 0.1
 
 def select(pool: Collection[str], count: int, seed: int, round_: int) -> frozenset[str]:
     """Choose `count` devices of the pool, or all of them if there are fewer."""
-    return frozenset(heapq.nsmallest(count, pool, key=lambda device: _rank(seed, round_, device)))
+    if count >= len(pool):
+        return frozenset(pool)
+    begun = hashlib.sha256(f"{seed} {round_} ".encode())  # continued for each device: half the time of a new hash
+    return frozenset(heapq.nsmallest(count, pool, key=lambda device: _rank(begun.copy(), device)))
 
 
 def invitations(wanted: int, asked: int, answered: int) -> int:
@@ -31,5 +34,6 @@ def invitations(wanted: int, asked: int, answered: int) -> int:
     return math.ceil(wanted / min(1.0, rate))
 
 
-def _rank(seed: int, round_: int, device: str) -> bytes:
-    return hashlib.sha256(f"{seed} {round_} {device}".encode()).digest()
+def _rank(begun: hashlib._Hash, device: str) -> bytes:
+    begun.update(device.encode())
+    return begun.digest()

@@ -20,6 +20,8 @@ from edge_sim.engines.base import NONE, Untraced, untraced_of
 
 MOST_AWAKE = 500
 """So many devices keep their agents, or as many as take part in a round if these are more: each takes about a MiB."""
+_FEW = 16
+"""Agents that are there before the first device wakes are never collected, as long as they are not more."""
 _TRIES = 4
 """Devices that are looked at when one wakes; some of them may be at work or switched off."""
 
@@ -46,14 +48,28 @@ class AwakeDevices:
         """most: so many stay awake.  memory_bytes: for the others' models, or None for as many as they take."""
         self._most, self._starts = most, _Starts(memory_bytes)
         self._order: dict[SleepyDevice, None] = {}
+        self._first = True
+        """Whether no device has woken yet."""
         self._uncollected = 0
         """Agents given up since memory was collected."""
         self.untraced: Untraced = NONE
         """The models that trained untraced on devices that sleep now."""
 
+    def begin(self, device: SleepyDevice) -> None:
+        """Note that a device begins awake, in a resumed run; it sleeps again once it rests."""
+        self._order[device] = None
+
+    def keep(self, device: SleepyDevice) -> None:
+        """Keep the model of a device that begins asleep, in a resumed run."""
+        self._starts.keep(device)
+
     def add(self, device: SleepyDevice) -> None:
         """Note that a device woke; others may fall asleep."""
         self._starts.release(device)
+        if self._first:
+            self._first = False
+            if gc.get_freeze_count() and len(self._order) <= _FEW:
+                gc.freeze()  # all have joined: a collection need not look at the dormant ones, which are nearly all
         self._order.pop(device, None)
         self._order[device] = None
         for oldest in list(islice(self._order, min(_TRIES, max(0, len(self._order) - self._most)))):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -78,10 +78,12 @@ class DeviceGroup:
         """Return the cost of the run so far for each device, by id."""
         return {each.device.kit.id: each.hardware.spent(now_s) for each in self._devices}
 
-    def board_figures(self, now_s: float) -> dict[str, dict[str, float]]:
-        """Return the present figures of each board, as BoardFigures."""
+    def board_figures(self, now_s: float, names: Collection[str]) -> dict[str, dict[str, float]]:
+        """Return the present figures of the boards of these devices, as BoardFigures."""
         found = {}
         for each in self._devices:
+            if each.device.kit.id not in names:
+                continue
             board, heat = each.hardware, each.hardware.heat(now_s)
             figures = {"busy_s": board.busy_s(now_s), "air_s": board.air_s, "energy_j": board.used_j(now_s)}
             found[each.device.kit.id] = figures | ({} if heat is None else {"heat": heat})

@@ -5,7 +5,8 @@ device of its kind sends, because two of a kind differ only in their names and t
 comes that needs more, the device wakes: an agent is built and takes the same events again while its transport is muted.
 It then has the state, to the bit, of a device that was awake from the start.
 
-A device that has had work falls asleep between two rounds: its store and its session are then all that it needs.
+A device that has had work falls asleep between two rounds: its store and its session are then all that it needs.  In a
+resumed run such a device begins asleep: it joins again with the session that its store gives.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import NamedTuple, Protocol, TypeAlias
 from edge_sdk.device.link.hello import hello
 from edge_sdk.device.link.uplink import Uplink
 from edge_sdk.device.participant import Participant
+from edge_sdk.device.recovery import last_welcome
 from edge_sdk.device.session import (
+    BEFORE_FIRST,
     CoordinatorSeen,
     LinkDown,
     LinkUp,
@@ -32,9 +35,10 @@ from edge_sdk.device.session import (
     advance_session,
     session_due_s,
 )
-from edge_sdk.device.store import MemoryStore
+from edge_sdk.device.store import MemoryStore, Store
 from edge_sdk.device.training.workbench import MAX_DISCLOSED_CLASSES
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.frame_parts import Frame, FrameParts, ToldFrame
@@ -46,7 +50,7 @@ from edge_sim.fleet.fleet import Device, Kit
 EXAMPLES = 2
 """Awake devices of a kind that show what the others of it send."""
 BOOT_EPOCH = 1
-"""A dormant device is in its first start."""
+"""A dormant device is in its first start, which is also the first one after a checkpoint."""
 
 
 class AwakeDevice(Protocol):
@@ -190,10 +194,33 @@ class KeptAsleep(NamedTuple):
     """The number of frames sent."""
 
 
+class Resumed(NamedTuple):
+    """What a device of a resumed run begins with, which had had work and rested at the checkpoint."""
+
+    store: MemoryStore
+    session: SessionState
+
+
+def resumed_at_rest(store: Store) -> Resumed | None:
+    """Return what a device of a resumed run begins with, or None if it was at work at the checkpoint.
+
+    The session is that of `Joining.restored_session`, before the closing exchange.
+    """
+    welcome = last_welcome(store)
+    if welcome is None or not isinstance(store, MemoryStore) or not store.up_to_date:
+        return None
+    done = store.finished()
+    if not all(each.receipted for each in done) or (done and done[-1].round >= welcome.spec.rounds):
+        return None
+    begun = ExchangeId(done[-1].round, done[-1].exchange) if done else BEFORE_FIRST
+    store.forget_receipted()
+    return Resumed(store, SessionState(epoch=welcome.epoch, run=welcome.run, exchange_id=begun))
+
+
 class Dormant:
     """A device without an agent."""
 
-    __slots__ = ("_device", "_federation", "_uplink", "_words", "happened", "left", "session")
+    __slots__ = ("_device", "_federation", "_uplink", "_words", "happened", "left", "resumed", "session")
 
     def __init__(
         self,
@@ -203,19 +230,30 @@ class Dormant:
         federation: str,
         *,
         before: Participant | None = None,
+        resumed: Resumed | None = None,
     ) -> None:
-        """before: the device's participant, which rests, or None if it has had no work yet."""
+        """before: the device's participant, which rests, or None if it has had no work in this process.
+
+        resumed: what it begins with in a resumed run, or None if it has had no work yet.
+        """
         self._device, self._words, self._federation = device, words, federation
         self.happened: list[Happened] = []
         """All that came so far, for the agent."""
         self.left: KeptAsleep | None = None
+        self.resumed = resumed
         if before is None:
-            self.session = SessionState()
+            self.session = SessionState() if resumed is None else resumed.session
             self._uplink = Uplink(transport, federation=federation, device=device.kit.id, boot_epoch=BOOT_EPOCH)
             return
         self.session, self._uplink, store = before.context.session, before.uplink, before.context.store
         if isinstance(store, MemoryStore):
             self.left = KeptAsleep(store, self.session, self._uplink.sent)
+
+    @property
+    def store(self) -> MemoryStore | None:
+        """The store on which its agent is built, or None if it has had no work yet."""
+        kept = self.left or self.resumed
+        return None if kept is None else kept.store
 
     @property
     def over(self) -> bool:

@@ -22,7 +22,7 @@ from edge_sim.byzantine import agent_for
 from edge_sim.clock.awake_devices import AwakeDevices
 from edge_sim.clock.clock import LocalClock, VirtualClock
 from edge_sim.clock.computation_queue import Computation, ComputationQueue
-from edge_sim.clock.dormant import Dormant, DormantKinds
+from edge_sim.clock.dormant import Dormant, DormantKinds, resumed_at_rest
 from edge_sim.clock.scenario_faults import DeviceFaults
 from edge_sim.clock.waker import Waker
 from edge_sim.engines.base import ask
@@ -66,16 +66,19 @@ class VirtualDevice:
         self._agent_type = agent_for(conditions.byzantine, federation, device.kit.seed)
         self._dormant: Dormant | None = None
         """What there is of the device in place of its agent, or None while it is awake."""
-        words = kinds.words(device) if kinds is not None and store is None else None
+        resumed = resumed_at_rest(store) if kinds is not None and store is not None else None
+        words = kinds.words(device) if kinds is not None and (store is None or resumed is not None) else None
         if words is None:
             self._start(store)
             if kinds is not None:
                 kinds.add(self)
                 if store is not None and awake is not None:
-                    awake.add(self)  # of a resumed run: it sleeps again once it rests
+                    awake.begin(self)
         else:
             self._link()
-            self._dormant = Dormant(device, words, self._transport, federation)
+            self._dormant = Dormant(device, words, self._transport, federation, resumed=resumed)
+            if resumed is not None and awake is not None:
+                awake.keep(self)
 
     @property
     def over(self) -> bool:
@@ -85,7 +88,7 @@ class VirtualDevice:
     @property
     def dormant(self) -> bool:
         """Whether the device has no agent, because it has had no work yet."""
-        return self._dormant is not None and self._dormant.left is None
+        return self._dormant is not None and self._dormant.store is None
 
     @property
     def sleeps(self) -> bool:
@@ -105,8 +108,8 @@ class VirtualDevice:
     @property
     def store(self) -> Store:
         """Its store; that of a dormant device is made when it wakes."""
-        left = self._dormant.left if self._dormant is not None else None
-        return left.store if left is not None else self.participant.context.store
+        kept = self._dormant.store if self._dormant is not None else None
+        return kept if kept is not None else self.participant.context.store
 
     @property
     def agent(self) -> Agent:
@@ -184,7 +187,7 @@ class VirtualDevice:
         self._dormant = None
         self._transport.muted = True
         self._computed = 0
-        self._build(dormant.left.store if dormant.left is not None else None)
+        self._build(dormant.store)
         participant = self._agent.participant
         if dormant.left is None:
             participant.connect()

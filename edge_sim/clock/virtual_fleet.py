@@ -129,7 +129,7 @@ class VirtualFleet:
             self._coordinator.on_counted = self.resumption.arrived
         self._queue.ready()
         schedule_faults(self, fleet.scenario, fleet.federation.spec.seed)
-        observer.simulated(lambda: self._group.board_figures(self.clock.now_s))
+        observer.simulated(lambda names: self._group.board_figures(self.clock.now_s, names))
 
     def _new_devices(
         self, fleet: Fleet, stores: Mapping[str, Store], caches: Path | None, secured: Path | None

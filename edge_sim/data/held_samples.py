@@ -5,6 +5,7 @@ Inputs that many devices share are preprocessed once: the public set and the tes
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class IndexedSamples:
     def sample_bytes(self) -> int:
         """The size of one sample as it was recorded."""
         x = self.dataset.private.x
-        return int(x.itemsize * np.prod(x.shape[1:], dtype=np.int64))
+        return int(x.itemsize) * math.prod(x.shape[1:])
 
     def class_counts(self, classes: int) -> tuple[int, ...]:
         """Return the number of training samples of each class; all labels lie in 0..classes-1."""
@@ -106,7 +107,7 @@ class CopiedSamples:
     def sample_bytes(self) -> int:
         """The size of one sample as it was recorded."""
         x = self.samples.train.x
-        return int(x.itemsize * np.prod(x.shape[1:], dtype=np.int64))
+        return int(x.itemsize) * math.prod(x.shape[1:])
 
     def class_counts(self, classes: int) -> tuple[int, ...]:
         """Return the number of training samples of each class."""

@@ -116,7 +116,7 @@ def check_runtimes(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mappin
 
     specs, proxies: of each device's models, by device id.
     """
-    for device in fleet.devices:
+    for device, *_ in _alike_devices(fleet, specs, proxies):
         profile = profiles.load_board(device.kit.board)
         for key, family, known in (
             ("fleet.model", device.kit.family, specs),
@@ -137,22 +137,19 @@ def check_memory(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[
     specs, proxies: of each device's models, by device id.
     """
     federation = fleet.federation.spec
-    known: dict[_Alike, MemoryNeed] = {}
-    for device in fleet.devices:
-        alike = _alike(device, specs, proxies)
-        if alike not in known:
-            known[alike] = memory_need(device, specs[device.kit.id], federation, proxies.get(device.kit.id))
-    lacking = [
-        (device, found)
-        for device in fleet.devices
-        for found in (known[_alike(device, specs, proxies)],)
-        if found.total + SYSTEM_BYTES > profiles.load_board(device.kit.board).ram_bytes
-    ]
+    lacking: list[tuple[Device, MemoryNeed]] = []
+    count = 0
+    for alike in _alike_devices(fleet, specs, proxies):
+        device = alike[0]
+        found = memory_need(device, specs[device.kit.id], federation, proxies.get(device.kit.id))
+        if found.total + SYSTEM_BYTES > profiles.load_board(device.kit.board).ram_bytes:
+            lacking.append((device, found))
+            count += len(alike)
     if not lacking:
         return
     device, found = max(lacking, key=lambda each: each[1].total)
     profile = profiles.load_board(device.kit.board)
-    others = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+    others = f" and {count - 1} more" if count > 1 else ""
     raise UsageError(
         f"fleet: {device.kit.id}{others} cannot hold the model: {_families(device)} on {profile.name} needs about "
         f"{_mib(found.total)} (weights, gradients, moments and a copy {_mib(found.model)}, activations of a batch "
@@ -168,20 +165,16 @@ def _families(device: Device) -> str:
 def check_deadline(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec] = NO_PROXIES) -> None:
     """Raise UsageError if even the fastest device needs longer for a round's training than the deadline."""
     spec, deadline_s = fleet.federation.spec, fleet.federation.policy.deadline_s
-    known: dict[_Alike, float] = {}
-    times_s: dict[str, float] = {}
-    for device in fleet.devices:
-        alike = _alike(device, specs, proxies)
-        if alike not in known:
-            known[alike] = least_s(device, specs[device.kit.id], spec, proxies.get(device.kit.id))
-        times_s[device.kit.id] = known[alike]
-    fastest = min(times_s, key=lambda name: times_s[name])
-    if times_s[fastest] <= deadline_s:
+    times = (
+        (least_s(device, specs[device.kit.id], spec, proxies.get(device.kit.id)), device)
+        for device, *_ in _alike_devices(fleet, specs, proxies)
+    )
+    fastest_s, device = min(times, key=lambda each: each[0])
+    if fastest_s <= deadline_s:
         return
-    device = next(each for each in fleet.devices if each.kit.id == fastest)
     raise UsageError(
-        f"federation.deadline_s: {deadline_s:g} s is too short for every device: the fastest, {fastest} "
-        f"({device.kit.family} on {device.kit.board_name}, {device.kit.link_name}), needs {times_s[fastest]:.3g} s at "
+        f"federation.deadline_s: {deadline_s:g} s is too short for every device: the fastest, {device.kit.id} "
+        f"({device.kit.family} on {device.kit.board_name}, {device.kit.link_name}), needs {fastest_s:.3g} s at "
         f"least for {_steps(device, spec)} steps and its messages; allow more, or give fewer train.local_steps"
     )
 
@@ -189,10 +182,19 @@ def check_deadline(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mappin
 _Alike: TypeAlias = tuple[object, ...]
 
 
-def _alike(device: Device, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec]) -> _Alike:
-    """Return what devices with equal needs have in common: specs of a kind are one object."""
-    kit, held = device.kit, device.held
-    return id(specs[kit.id]), id(proxies.get(kit.id)), kit.board, kit.link, held.counts, held.sample_bytes
+def _alike_devices(
+    fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec]
+) -> list[list[Device]]:
+    """Return the devices in groups with equal needs, in the order of the first device of each.
+
+    The specs of a kind are one object.
+    """
+    groups: dict[_Alike, list[Device]] = {}
+    for device in fleet.devices:
+        kit, held = device.kit, device.held
+        alike = id(specs.get(kit.id)), id(proxies.get(kit.id)), kit.board, kit.link, held.counts, held.sample_bytes
+        groups.setdefault(alike, []).append(device)
+    return [*groups.values()]
 
 
 def check_disk(fleet: Fleet, memory_bytes: int | None) -> None:

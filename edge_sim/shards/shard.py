@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +77,9 @@ class Shard:
         """Implement DeviceGroup."""
         return self._group.spent(now_s)
 
-    def board_figures(self, now_s: float) -> dict[str, dict[str, float]]:
+    def board_figures(self, now_s: float, names: Collection[str]) -> dict[str, dict[str, float]]:
         """Implement DeviceGroup."""
-        return self._group.board_figures(now_s)
+        return self._group.board_figures(now_s, names)
 
     def hardware(self, now_s: float) -> dict[str, dict[str, Any]]:
         """Implement DeviceGroup."""

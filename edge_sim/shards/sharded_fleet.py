@@ -111,7 +111,7 @@ class ShardedFleet:
         )
         schedule_faults(self, fleet.scenario, fleet.federation.spec.seed)
         self.shards = Shards(fleet, count, faults=faults, faults_seed=faults_seed, run=run, carrier=carrier)
-        observer.simulated(lambda: self._by_device("board_figures"))
+        observer.simulated(lambda names: self._by_device("board_figures", names))
 
     @property
     def server(self) -> Server:
@@ -244,13 +244,13 @@ class ShardedFleet:
     def _work(self) -> FleetWork:
         return total_work(self._by_device("spent").values())
 
-    def _by_device(self, name: str) -> dict[str, Any]:
-        """Ask all devices for their present figures; return them by id, in the order of their numbers."""
+    def _by_device(self, name: str, *arguments: object) -> dict[str, Any]:
+        """Ask devices for their present figures; return them by id, in the order of their numbers."""
         self._catch_up()
         found: dict[str, Any] = {}
-        for each in self.shards.ask(name, self._now_s):
+        for each in self.shards.ask(name, self._now_s, *arguments):
             found |= each
-        return {name: found[name] for name in self._numbers}
+        return {name: found[name] for name in self._numbers if name in found}
 
     def _measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
         self._catch_up()

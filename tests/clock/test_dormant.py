@@ -161,8 +161,9 @@ def test_a_small_fleet_is_awake_from_the_start(pictures: Path) -> None:
     assert not any(each.dormant for each in fleets.Run(parsed(pictures)).devices)
 
 
-def test_a_checkpoint_keeps_that_devices_are_dormant(pictures: Path, tmp_path: Path) -> None:
-    fleet = build_fleet(parsed(pictures, run={"measured": 2, "standalone": False}))
+@pytest.mark.parametrize("method", ["fedmd", "fedavg", "fedproto", "fd"])
+def test_a_checkpoint_keeps_that_devices_are_dormant(method: str, pictures: Path, tmp_path: Path) -> None:
+    fleet = build_fleet(parsed(pictures, method, run={"measured": 2, "standalone": False}))
     whole = VirtualFleet(fleet, ledger=Ledger(None), dormant_from=ALWAYS)
     whole.run()
     checkpoints = Checkpoints(tmp_path / "checkpoint")
@@ -174,7 +175,9 @@ def test_a_checkpoint_keeps_that_devices_are_dormant(pictures: Path, tmp_path: P
     def stop() -> None:
         raise Stop
 
-    cut.clock.at(whole.clock.now_s / 2, stop)
+    begun_s = whole.server.record.started_s
+    assert begun_s is not None
+    cut.clock.at((begun_s + whole.clock.now_s) / 2, stop)
     with pytest.raises(Stop):
         cut.run()
     cut.close()
@@ -188,6 +191,8 @@ def test_a_checkpoint_keeps_that_devices_are_dormant(pictures: Path, tmp_path: P
     resumed = VirtualFleet(
         fleet, ledger=ledger, stores=stores, state=state, dormant_from=ALWAYS, most_awake=1, memory_bytes=0
     )
+    begin_asleep = {each.device.kit.id for each in resumed.devices if each.sleeps}
+    assert asleep < begin_asleep  # those that had had work and rested, too
     resumed.run()
     assert any(each.sleeps for each in resumed.devices if each.device.kit.id in stores)
     found, expected = (

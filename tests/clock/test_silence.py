@@ -69,7 +69,7 @@ class Absent(RunObserver):
         self._view = view
 
     def round_done(self, *_: Any) -> None:
-        self.why |= {entry.why for entry in self._view.entries() if entry.state == "absent"}
+        self.why |= {entry.why for entry in self._view.entries(self._view.devices()) if entry.state == "absent"}
 
 
 def test_the_page_is_told_too(pictures: Path) -> None:

@@ -33,7 +33,7 @@ from coordinator.results.plots.drawing import Drawings, draw_pictures
 from coordinator.results.plots.plots import comparison_drawings, run_drawings
 from coordinator.results.report.progress_file import is_running, read_running, running_text
 from coordinator.results.report.run_files import read_run
-from coordinator.results.report.run_table import run_table
+from coordinator.results.report.run_table import MOST_ROWS, run_table
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import Table, show_table
 from coordinator.results.report.text_files import read_text, reading
@@ -75,7 +75,7 @@ class Found:
         else:
             result = read_run(folder)
             self.plain.append(summary(result))
-            self._show(run_table(result), folder, run_drawings(result))
+            self._show(run_table(result, MOST_ROWS), folder, run_drawings(result))
             self.sections.append((run_section(result, folder.name, _settings(folder), anchor), run_drawings(result)))
             self._results.append((anchor, str(folder), result))
 

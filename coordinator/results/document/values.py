@@ -28,6 +28,7 @@ from coordinator.results.comparison.compare_files import SweptCondition
 from coordinator.results.comparison.compare_table import compare_table
 from coordinator.results.figures.columns import Declared
 from coordinator.results.figures.device_figures import shown_figures
+from coordinator.results.figures.metrics import quantiles
 from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.results.figures.round_figures import shown_of_round
 from coordinator.results.report.run_table import run_table
@@ -35,6 +36,8 @@ from coordinator.results.report.tables import UNKNOWN, Table
 from edge_sdk.class_names import listed
 
 SortKey: TypeAlias = "float | str"
+MOST_DEVICES = 1000
+"""The most devices of a table; of more it says how their figures lie, and devices.csv has each."""
 MOST_ROUNDS = 2000
 """The most rounds of a table; rounds.csv has all."""
 MISSED_COLUMNS = (("round", True), ("exchange", True), ("device", False), ("why", False))
@@ -84,7 +87,7 @@ class DocumentSection:
 
 def run_section(result: Result, name: str, toml: str, anchor: str) -> DocumentSection:
     """The section on a run.  name: the name of its folder."""
-    table = run_table(result)
+    table = run_table(result, MOST_DEVICES)
     alarms = [note for note in table.notes if note.startswith(("warning:", "ended early", "device ", "refused"))]
     return DocumentSection(
         anchor=anchor,
@@ -93,7 +96,7 @@ def run_section(result: Result, name: str, toml: str, anchor: str) -> DocumentSe
         facts=tuple(_run_facts(result)),
         alarms=tuple(alarms),
         notes=tuple(note for note in table.notes if note not in alarms),
-        tables=(_device_table(result), _round_table(result), _missed_table(result)),
+        tables=(_devices(result), _round_table(result), _missed_table(result)),
         toml=toml,
         versions=tuple((name, str(version)) for name, version in sorted(result.versions.items())),
         card=tuple(_card(result)),
@@ -241,6 +244,23 @@ def _card(result: Result) -> Iterator[tuple[str, str]]:
 
 
 _PARTS = {"source": "in the source", "private": "for the devices", "test": "in the test", "public": "public"}
+
+
+def _devices(result: Result) -> SortableTable:
+    """A row for each device, or, of many devices, one for each of their figures."""
+    return _device_table(result) if len(result.devices) <= MOST_DEVICES else _many_devices(result)
+
+
+def _many_devices(result: Result) -> SortableTable:
+    heads = ("known of", "least", "a tenth below", "half below", "a tenth above", "greatest")
+    rows = []
+    for figure, column in (*shown_figures(), *shown_figures("report")):
+        values = [value for value in map(figure.of, result.devices) if isinstance(value, int | float)]
+        if column.right and any(values):
+            lie = quantiles(values)
+            rows.append((_text(column.heading), _count(len(values)), *(_cell(figure, each) for each in lie)))
+    caption = f"How the figures of {len(result.devices):,} devices lie (devices.csv has each device)"
+    return SortableTable(caption, (("figure", False), *((head, True) for head in heads)), tuple(rows))
 
 
 def _device_table(result: Result) -> SortableTable:

@@ -11,6 +11,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 """The quantiles over devices that a summary contains."""
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -31,6 +33,23 @@ class Point(NamedTuple):
     device_flops: int = 0
     device_s: float = 0.0
     device_j: float = 0.0
+
+
+class Quantiles(NamedTuple):
+    """How the values of many devices lie."""
+
+    least: float
+    low: float
+    """A tenth of them are below."""
+    middle: float
+    high: float
+    """A tenth of them are above."""
+    greatest: float
+
+
+def quantiles(values: Sequence[float]) -> Quantiles:
+    """Return how at least one value lies."""
+    return Quantiles(*np.quantile(values, [0, 0.1, 0.5, 0.9, 1]).tolist())
 
 
 def deviation(values: Sequence[float], *, of_sample: bool = False) -> float:

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from coordinator.record.round_result import Missed, RoundResult
@@ -106,7 +107,7 @@ class DeviceResult:
         return tuple(index for index, count in enumerate(self.class_counts) if count)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
     """A whole run, finished or not."""
 
@@ -174,7 +175,7 @@ class Result:
         rounds = f"{self.rounds_done} of {self.rounds} rounds"
         return f"<{self.method} on {self.federation}: {rounds}, {len(self.devices)} devices{accuracy}>"
 
-    @property
+    @cached_property
     def learners(self) -> frozenset[str]:
         """Ids of the devices that joined and learn: means are taken over these."""
         return frozenset(device.id for device in self.devices if device.joined and device.learns)

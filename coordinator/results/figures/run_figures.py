@@ -6,7 +6,7 @@ A new figure is an entry of RUN_FIGURES, and a field of Result if the code compu
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -233,9 +233,9 @@ RUN_FIGURES: tuple[RunFigure, ...] = (
 )
 
 
-def run_entries(result: Result) -> dict[str, Any]:
-    """A run in summary.json: an unknown figure is absent, never null or NaN."""
-    found = ((figure.name, figure.entry(result)) for figure in RUN_FIGURES)
+def run_entries(result: Result, without: Collection[str] = ()) -> dict[str, Any]:
+    """A run in summary.json, `without` some entries: an unknown figure is absent, never null or NaN."""
+    found = ((figure.name, figure.entry(result)) for figure in RUN_FIGURES if figure.name not in without)
     return {name: value for name, value in found if value is not None}
 
 

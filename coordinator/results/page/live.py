@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from coordinator.record.observer import BoardFigures, RunObserver, RunView
@@ -22,6 +22,7 @@ from coordinator.results.page.values import (
     PlainRow,
     device_row,
     ledger_values,
+    on_page,
 )
 from coordinator.results.report.progress_file import About
 from edge_sdk.protocol.messages import DeviceEntry
@@ -30,6 +31,11 @@ MOST_AWAITED = 200
 """The most devices that are awaited and listed one by one."""
 STATES = {"gathering": "waiting", "collecting": "running", "finishing": "computing", "done": "finished"}
 """The word of the page for the phase of a run, where it is another."""
+
+
+def _no_boards(_names: Collection[str]) -> Mapping[str, Mapping[str, float]]:
+    """Outside a simulation no board can be asked."""
+    return {}
 
 
 class PageObserver(RunObserver):
@@ -53,7 +59,7 @@ class PageObserver(RunObserver):
         self._time, self._links = "virtual" if virtual else "wall", links or {}
         self._view: RunView | None = None
         self._history, self._measured = HistoryRows(), MeasuredRounds()
-        self._boards: BoardFigures = dict
+        self._boards: BoardFigures = _no_boards
         self._told_s = -IDLE_S
 
     def begun(self, view: RunView) -> None:
@@ -94,9 +100,12 @@ class PageObserver(RunObserver):
     def state(self, view: RunView) -> PageState:
         """The page's view of the run now."""
         record, exchange, now_s = view.record, view.exchange(), view.now_s()
-        boards = self._boards()
+        names, sent = view.devices(), (record.bytes_up, record.bytes_down)
+        chosen = on_page(names, lambda name: sum(each[name] for each in sent), {*exchange.awaited, *exchange.held})
+        listed = [name for name in names if name in chosen]
+        boards = self._boards(chosen)
         return PageState(
-            head=self._head(record, exchange, now_s),
+            head={**self._head(record, exchange, now_s), "unlisted": len(names) - len(listed)},
             round={
                 **dataclasses.asdict(exchange),
                 "awaited": exchange.awaited[:MOST_AWAITED],
@@ -104,7 +113,8 @@ class PageObserver(RunObserver):
                 "held": exchange.held[:MOST_AWAITED],
             },
             devices={
-                each.device: self._device(each, record, now_s, boards.get(each.device, {})) for each in view.entries()
+                each.device: self._device(each, record, now_s, boards.get(each.device, {}))
+                for each in view.entries(listed)
             },
             history=self._history.rows(record.rounds, lambda name: getattr(record, name)),
             ledger=ledger_values(

@@ -9,6 +9,8 @@ warnings) and `missed` (round, exchange, device, why).  An unknown figure is Non
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,6 +52,8 @@ ACCURACY_COLUMNS = ("round", "mean", "worst", "best", "global", "alone", "own_ta
 """The keys of a round that the page's views show, beside the declared figures: accuracies are shares."""
 MOST_MISSED = 50
 """The most missed exchanges that the page lists."""
+MOST_ON_PAGE = 1000
+"""The most devices that the page lists one by one."""
 PARTS = ("round", "ledger", "missed")
 """The parts that are sent as a whole once they change."""
 
@@ -128,6 +132,20 @@ def _of_round() -> tuple[RoundFigure, ...]:
 def device_row(**values: Any) -> PlainRow:
     """Return a row of `devices`; what is not given is None."""
     return [values.get(name) for name in device_columns()]
+
+
+def on_page(names: Collection[str], size: Callable[[str], float], first: Collection[str] = ()) -> set[str]:
+    """Return the devices that the page lists: of many, those of `first`, then those of the largest size."""
+    if len(names) <= MOST_ON_PAGE:
+        return {*names}
+    return {*heapq.nlargest(MOST_ON_PAGE, names, key=lambda name: (name in first, size(name)))}
+
+
+def classes_held(devices: Iterable[DeviceResult]) -> list[tuple[int, int]]:
+    """Return, for each class, how many samples all devices have together, and how many devices hold some."""
+    counts = [device.class_counts for device in devices if device.class_counts]
+    columns = itertools.zip_longest(*counts, fillvalue=0)
+    return [(sum(column), sum(count > 0 for count in column)) for column in columns]
 
 
 def round_row(
@@ -221,10 +239,15 @@ def finished_state(result: Result, where: str) -> PageState:
         head["class_names"] = [*result.class_names]
     if result.insight is not None and result.insight.predictions is not None:
         head["class_right"] = result.insight.predictions.diagonal().tolist()
+    if held := classes_held(result.devices):
+        head["by_class"] = held
     refused = {each["device"]: each for each in result.refused_devices}
+    bytes_of = {device.id: device.bytes_up + device.bytes_down for device in result.devices}
+    listed = on_page(bytes_of, bytes_of.__getitem__, refused)
+    head["unlisted"] = len(bytes_of) - len(listed)
     return PageState(
         head=head,
-        devices={device.id: _finished_device(device, refused) for device in result.devices},
+        devices={each.id: _finished_device(each, refused) for each in result.devices if each.id in listed},
         history=tuple(round_row(entry, alone=alone.get(entry.round), learners=learners) for entry in result.history),
         ledger=ledger_values(
             bytes_up=up,
@@ -271,6 +294,7 @@ def progress_state(found: Mapping[str, Any], where: str) -> PageState:
         "accuracy_round": accuracy.get("round"),
         "bytes_up": found["bytes"]["up_total"],
         "bytes_down": found["bytes"]["down_total"],
+        "unlisted": max(0, found["devices"] - len(found["per_device"])),
     }
     devices = {
         each["id"]: device_row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -138,9 +139,9 @@ def samples_by_class(result: Result, path: Path) -> None:
 
 def who_was_waited_for(result: Result, path: Path) -> None:
     """Seconds for which exchanges stayed open because of a device, and in how many rounds it was the longest wait."""
-    longest = [entry.waited_for for entry in result.history]
+    longest = Counter(entry.waited_for for entry in result.history)
     ordered = sorted(result.devices, key=lambda device: (-device.waited_s, device.number))
-    write_points(path, WAIT_COLUMNS, ({**_wait(device), "rounds": longest.count(device.id)} for device in ordered))
+    write_points(path, WAIT_COLUMNS, ({**_wait(device), "rounds": longest[device.id]} for device in ordered))
     shown = [device for device in ordered if device.waited_s > 0][:MOST_WAITS]
     which = f"{DOT}the {len(shown)} waited for longest"
     tall_in = 1.5 + _NARROW_ROW_IN * max(len(shown), 2)

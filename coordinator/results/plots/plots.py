@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -43,6 +44,7 @@ from coordinator.results.plots.drawing import (
     tick_percent,
     write_points,
 )
+from coordinator.results.plots.fleet_plots import BY_DEVICE, MOST_LISTED
 from coordinator.results.plots.insight_plots import MethodInsight, insight_drawings
 from coordinator.results.plots.look import SCREEN, Look, chosen_look
 from edge_sdk.methods.contract.requests import MeasuredModel
@@ -66,16 +68,12 @@ def run_drawings(result: Result) -> Drawings:
     """The pictures of a run."""
     only = Comparison((MethodRuns(result.method, (Trial(result.seed, result),)),), result.method)
     models = _by_model(only)
-    by_device = (
-        devices_alone_federated,
-        bytes_by_direction,
-        who_holds_what,
-        samples_by_class,
-        who_was_waited_for,
-    )
+    by_device = (devices_alone_federated, bytes_by_direction, who_holds_what, samples_by_class)
+    many = {name: partial(draw, result) for name, draw in BY_DEVICE.items()}
     return {
         **drawings_of(_with_alone(models), (accuracy_by_round,)),
-        **drawings_of(result, by_device),
+        **(many if len(result.devices) > MOST_LISTED else drawings_of(result, by_device)),
+        **drawings_of(result, (who_was_waited_for,)),
         **drawings_of(models, (own_task_by_round, *cost_drawings(only))),
         **drawings_of(only, instrument_drawings(only)),
         **insight_drawings(_insights(only), words_for(only)),

@@ -44,7 +44,7 @@ from coordinator.results.figures.round_figures import (
 )
 from coordinator.results.figures.run_figures import fields_read
 from coordinator.results.report import text_files
-from coordinator.results.report.summary import SUMMARY_VERSION, summary
+from coordinator.results.report.summary import SUMMARY_VERSION, summary, summary_text
 from coordinator.results.report.text_files import as_text, csv_text
 from edge_sdk.at_rest.foreign import LARGEST, LARGEST_INTEGER, check_fields, open_foreign
 from edge_sdk.errors import StoreError, UsageError
@@ -67,7 +67,7 @@ def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[s
         "federation.toml": resolved_toml,
         **{f"{name}.csv": csv_text(columns, rows) for name, (columns, rows) in run_tables(result).items()},
         **({INSIGHT: insight_bytes(result.insight)} if result.insight is not None else {}),
-        "summary.json": json.dumps(summary(result), indent=2, allow_nan=False) + "\n",
+        "summary.json": summary_text(summary(result)),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -6,15 +6,14 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from coordinator.record import remarks
 from coordinator.record.round_result import RoundResult
 from coordinator.record.units import by_reason, human_bytes, human_joules, human_seconds, percent, printable
 from coordinator.results.figures.columns import FigureColumn
 from coordinator.results.figures.device_figures import shown_figures
+from coordinator.results.figures.metrics import quantiles
 from coordinator.results.figures.result import DeviceResult, Result
-from coordinator.results.report.summary import summary
+from coordinator.results.figures.run_figures import run_entries
 from coordinator.results.report.tables import UNKNOWN, Column, Table
 from edge_sdk.class_names import name_of
 from edge_sdk.reductions.shift import FEATURES, LABELS
@@ -53,6 +52,7 @@ def run_table(result: Result, most_rows: int | None = None) -> Table:
         **{column.heading: not any(map(figure.of, devices)) for figure, column in shown_figures() if figure.sparse},
         "alone steps": not any(device.steps and device.standalone_steps for device in devices),
     }
+    whole = run_entries(result, without=("per_device",))
     table = Table(
         columns=tuple(_column(column, compared=compared) for _, column in shown_figures()),
         rows=()
@@ -61,9 +61,9 @@ def run_table(result: Result, most_rows: int | None = None) -> Table:
             _row(device, result.class_names, *_pair(device, compared=compared, own=compared or own))
             for device in devices
         ),
-        last=_mean_row(result),
-        headline=_verdict(result),
-        notes=(*(_percentiles(result) if many else ()), *_notes(result)),
+        last=_mean_row(result, whole),
+        headline=_verdict(result, whole),
+        notes=(*(_percentiles(result) if many else ()), *_notes(result, whole)),
         everything="devices.csv",
     )
     return table.without([name for name, absent in unknown.items() if absent])
@@ -74,7 +74,7 @@ def _percentiles(result: Result) -> list[str]:
     known = [device.accuracy for device in result.devices if device.accuracy is not None]
     if not known:
         return ["the figures of each device are in devices.csv"]
-    worst, low, middle, high, best = np.quantile(known, [0, 0.1, 0.5, 0.9, 1]).tolist()
+    worst, low, middle, high, best = quantiles(known)
     spread = f"{worst:.1%} the worst, a tenth below {low:.1%}, half below {middle:.1%}, a tenth above {high:.1%}"
     return [f"own models of {len(known):,} devices: {spread}, {best:.1%} the best; each device is in devices.csv"]
 
@@ -102,10 +102,10 @@ def _pair(device: DeviceResult, *, compared: bool, own: bool) -> tuple[float | N
     return device.standalone_accuracy, device.accuracy_now if own and device.learns else device.accuracy
 
 
-def _notes(result: Result) -> list[str]:
+def _notes(result: Result, whole: Mapping[str, Any]) -> list[str]:
     lines = [printable(result.uplift["text"])] if result.uplift else []
     lines += [drift] if (drift := drift_line(result.history)) else []
-    lines += [*_kinds(result), *_cause(result), *_local(result), *_own_task(result), *_costs(result)]
+    lines += [*_kinds(whole), *_cause(result), *_local(result), *_own_task(result, whole), *_costs(result)]
     lines += [*_declines(result), *_encodings(result)]
     if result.stopped:
         planned = f" of {result.rounds}" if result.rounds > result.rounds_done else ""  # forever has no number
@@ -120,9 +120,9 @@ def _notes(result: Result) -> list[str]:
     return lines + [f"note on {', '.join(ids)}: {note}" for note, ids in _device_notes(result.devices).items()]
 
 
-def _kinds(result: Result) -> list[str]:
+def _kinds(whole: Mapping[str, Any]) -> list[str]:
     """The mean accuracies of each board and of each model, where there are several."""
-    whole, lines = summary(result), []
+    lines: list[str] = []
     for kind in ("board", "model"):
         groups = [
             f"{printable(name)} ({means['devices']}) "
@@ -196,8 +196,7 @@ def _runtime(device: DeviceResult) -> str:
     return (printable(device.runtime) or UNKNOWN) + ("" if device.learns else " (teaches)")
 
 
-def _mean_row(result: Result) -> tuple[str, ...]:
-    whole = summary(result)
+def _mean_row(result: Result, whole: Mapping[str, Any]) -> tuple[str, ...]:
     own = {"id": "mean", **_compared(*_means(result, whole)), "global_accuracy": _percent(_global_mean(whole))}
     found = []
     for figure, column in shown_figures():
@@ -235,8 +234,7 @@ def _means(result: Result, whole: Mapping[str, Any]) -> tuple[float | None, floa
     return None, statistics.fmean(own) if own else None
 
 
-def _verdict(result: Result) -> str:
-    whole = summary(result)
+def _verdict(result: Result, whole: Mapping[str, Any]) -> str:
     alone, federated = _means(result, whole)
     if federated is None:
         accuracy = "no device's own model was evaluated" if "global" in result.models else "no device was evaluated"
@@ -281,9 +279,8 @@ def _local(result: Result) -> list[str]:
     return [f"on the classes that each device holds: {before}{percent(federated)}{after}"]
 
 
-def _own_task(result: Result) -> list[str]:
+def _own_task(result: Result, whole: Mapping[str, Any]) -> list[str]:
     """The measures of FedKF for each model, and those of FedNH where devices disclose their class counts."""
-    whole = summary(result)
     personal = (("every class alike", "PM(V)", "pm_v_mean"), ("by its samples", "PM(L)", "pm_l_mean"))
     words = _measures(whole["own_task"])
     words += [
@@ -308,7 +305,7 @@ def _measures(own_task: Mapping[str, float]) -> list[str]:
     return [said.format(say(own_task[key])) for key, said, say in ways if key in own_task]
 
 
-def _times(time: dict[str, float]) -> list[str]:
+def _times(time: Mapping[str, float]) -> list[str]:
     virtual = [f"{human_seconds(time['virtual_s'])} on the boards' clock"] if time.get("virtual_s") else []
     wall = [human_seconds(time["wall_s"]) + (" here" if virtual else "")] if "wall_s" in time else []
     return [", ".join(wall + virtual)] if wall or virtual else []

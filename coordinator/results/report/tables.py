@@ -93,7 +93,7 @@ def plain_text(table: Table, room: int | None = None) -> str:
     rule = (" " * _GAP).join("-" * width for width in widths)
     lines = [_aligned(tuple(column.name for column in table.columns), table, widths), rule]
     lines += [_aligned(row, table, widths) for row in table.rows]
-    lines += [rule, _aligned(table.last, table, widths)] if table.last else []
+    lines += [*([rule] if table.rows else []), _aligned(table.last, table, widths)] if table.last else []
     return "\n".join([*lines, "", *_below(table, room)]) + "\n"
 
 

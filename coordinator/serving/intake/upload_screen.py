@@ -43,11 +43,19 @@ class UploadScreen:
         those of a new model, so an outlier is reported (W17) but not held out."""
         self._most: dict[str, int] = {}
         """The caps that cut an upload of the open round, by device."""
+        self._fixed: Registered | None = None
+        """The devices for which the cap was fixed last; the registry makes a new object where one of them changes."""
+        self._counted: tuple[Registered, tuple[int, int] | None, Registered] | None = None
+        """The devices and the cap that `registered` was computed for last, and the result."""
 
     # -- counts -----------------------------------------------------------------------------------------------------
 
     def fix_cap(self) -> None:
         """Fix the cap of the round that opens, and note who claims more."""
+        known = self._registry.registered
+        if known is self._fixed and self._record.count_cap is not None:
+            return  # nobody has joined or changed since
+        self._fixed = known
         claimed = {device: self._registry.samples[device] for device in self._registry.numbers}
         cap = count_cap(self._table, claimed.values())
         self._record.count_cap = cap
@@ -68,9 +76,12 @@ class UploadScreen:
     @property
     def registered(self) -> Registered:
         """The devices that have joined, with the samples that they count with."""
-        samples = self._registry.samples
-        total = sum(self.samples(device, samples[device]) for device in self._registry.numbers)
-        return replace(self._registry.registered, samples=total)
+        known, cap = self._registry.registered, self._record.count_cap
+        if self._counted is None or self._counted[0] is not known or self._counted[1] != cap:
+            samples = self._registry.samples
+            total = sum(self.samples(device, samples[device]) for device in self._registry.numbers)
+            self._counted = known, cap, replace(known, samples=total)
+        return self._counted[2]
 
     def counted(self, device: str, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:
         """The knowledge of an upload with its counts cut to the cap."""

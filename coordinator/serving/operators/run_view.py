@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from coordinator.record.open_exchange import OpenExchange
@@ -20,10 +20,14 @@ class ServerView:
     report: DeviceReport
     operate: Callable[[str, str | None], tuple[bool, str]]
 
-    def entries(self) -> list[DeviceEntry]:
-        """Return all devices that are known, sorted by id."""
+    def devices(self) -> list[str]:
+        """Return the ids of all devices that are known, sorted."""
+        return self.report.devices()
+
+    def entries(self, devices: Iterable[str]) -> list[DeviceEntry]:
+        """Describe these devices."""
         now_s = self.now_s()
-        return [self.report.entry(name, now_s) for name in self.report.devices()]
+        return [self.report.entry(name, now_s) for name in devices]
 
     def exchange(self) -> OpenExchange:
         """Return the exchange that is open."""

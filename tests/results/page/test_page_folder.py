@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 import synthetic
 
+from coordinator.results.page import values
 from coordinator.results.page.command import folder_state
 from coordinator.results.page.feed import Feed
 from coordinator.results.page.serving import page_feed, served
@@ -164,3 +165,20 @@ def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"edge-sdk\[page\]"), served(Feed(), "127.0.0.1:0", str):
         pass
+
+
+def test_of_many_devices_the_page_lists_those_with_most_bytes_and_counts_the_classes_of_all(monkeypatch):
+    monkeypatch.setattr(values, "MOST_ON_PAGE", 3)
+    result = synthetic.result()
+    state = values.finished_state(result, "runs/lab")
+    most = sorted(result.devices, key=lambda device: device.bytes_up + device.bytes_down)[-3:]
+    assert {*state.devices} == {device.id for device in most}
+    assert state.head["unlisted"] == len(result.devices) - 3
+    held = [sum(device.class_counts[label] for device in result.devices) for label in range(synthetic.CLASSES)]
+    assert [samples for samples, _ in state.head["by_class"]] == held
+
+
+def test_devices_of_the_open_exchange_are_listed_first(monkeypatch):
+    monkeypatch.setattr(values, "MOST_ON_PAGE", 2)
+    sizes = {"a": 1, "b": 9, "c": 5, "d": 7}
+    assert values.on_page([*sizes], sizes.__getitem__, {"a"}) == {"a", "b"}

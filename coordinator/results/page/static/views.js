@@ -42,7 +42,10 @@ class FleetView {
       this.choice.replaceChildren(make("option", { value: "" }, "all states"), ...[...counts.keys()].sort().map((word) => make("option", { value: word }, word)));
       this.choice.value = counts.has(kept) ? kept : "";
     }
-    setText(this.count, [...counts].sort((a, b) => b[1] - a[1]).map(([word, count]) => count + " " + word).join(", ") || "No device is known yet.");
+    const words = [...counts].sort((a, b) => b[1] - a[1]).map(([word, count]) => count + " " + word).join(", ");
+    const unlisted = run.head.unlisted || 0;
+    const more = unlisted ? "Listed are " + all.length + " of " + (all.length + unlisted) + " devices, those of the open exchange and those with most bytes: " : "";
+    setText(this.count, words ? more + words : "No device is known yet.");
     const wanted = this.word.value.trim().toLowerCase(), state = this.choice.value;
     this.table.show(all.filter((row) => (!state || row.state === state) && (!wanted || (row.id + " " + (row.board || "")).toLowerCase().includes(wanted))));
   }
@@ -242,12 +245,8 @@ class LearningView {
     this.showInstruments(run);
   }
   showClasses(run) {
-    const counted = [], right = run.head.class_right || [];
-    for (const row of run.devices.values()) (row.class_counts || []).forEach((count, name) => {
-      counted[name] = counted[name] || { name, samples: 0, holders: 0, right: name < right.length ? right[name] : null };
-      counted[name].samples += count;
-      counted[name].holders += count > 0 ? 1 : 0;
-    });
+    const right = run.head.class_right || [];
+    const counted = (run.head.by_class || []).map(([samples, holders], name) => ({ name, samples, holders, right: name < right.length ? right[name] : null }));
     this.classPart.hidden = !counted.length;
     this.classes.show(counted);
   }
