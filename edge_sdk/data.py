@@ -16,9 +16,9 @@ from edge_sdk.class_names import class_ids, listed
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, given_array
 from edge_sdk.sample_kind import (
+    BY_LAST_AXIS,
     OF_LENGTHS,
     RAGGED,
-    SERIES,
     SampleKind,
     as_held,
     declared_kind,
@@ -52,7 +52,7 @@ class Preprocess:
     scale: float = 1.0
     """A factor for the raw values, applied first (1/255 for bytes); not 0."""
     mean: float | tuple[float, ...] = 0.0
-    """Subtracted after scaling; one number, or one for each channel."""
+    """Subtracted after scaling; one number, or one for each channel, column of a vector, or sensor of a series."""
     std: float | tuple[float, ...] = 1.0
     """The divisor after that, likewise."""
     kind: str | None = field(default=None, repr=False)
@@ -139,7 +139,7 @@ class Preprocess:
         x = _with_channels(x, self.channels)
         if self.size is not None and x.shape[2:] != self.size:
             x = _resize(x, self.size)
-        channels = x.shape[3] if self.kind in SERIES else x.shape[1]
+        channels = x.shape[3] if self.kind in BY_LAST_AXIS else x.shape[1]
         mean, std = self._by_channel("mean", channels), self._by_channel("std", channels)
         out: Floats = np.ascontiguousarray((x * np.float32(self.scale) - mean) / std)
         if self.kind == RAGGED:
@@ -154,11 +154,11 @@ class Preprocess:
         return np.broadcast_to(zero.ravel(), (channels,))
 
     def _by_channel(self, name: str, channels: int) -> Floats:
-        """Return mean or std as (c, 1, 1), of series as (1, 1, d), or (1, 1, 1) where one number is for all."""
+        """Return mean or std as (c, 1, 1), of vectors and series as (1, 1, d), or (1, 1, 1) for all alike."""
         values: Floats = np.array(getattr(self, name), np.float32).reshape(-1, 1, 1)
         if len(values) not in (1, channels):
             raise UsageError(f"preprocess {name}: {len(values)} numbers for samples with {channels} channels")
-        return values.T if self.kind in SERIES else values
+        return values.T if self.kind in BY_LAST_AXIS else values
 
 
 def _finite(value: object) -> Floats | None:

@@ -32,6 +32,8 @@ KINDS: Mapping[str, str] = {
 """The kinds, each with the shape of samples."""
 AXES: Mapping[str, int] = {"picture": 3, "vector": 1, "series": 2, RAGGED: 2, "tokens": 1}
 """The axes of a sample as a net is given it: (c, h, w), (d,), (t, d) and (t,)."""
+BY_LAST_AXIS = ("vector", *SERIES)
+"""Kinds whose columns or sensors, the last axis, have a mean and a deviation each."""
 MOST_VOCABULARY = 2**24
 """f4 holds all whole numbers up to this one."""
 

@@ -42,13 +42,15 @@ IN_STUDIES: Mapping[str, Any] = {"count_factor": 0.0, "hold_out_rounds": 0}
 MOST_PROCESSES = 256
 
 
-_Numbers = Annotated[tuple[Annotated[float, Real(-1e9, 1e9)], ...], Items(1, 4)]
-_Deviations = Annotated[tuple[Annotated[float, Real(1e-9, 1e9)], ...], Items(1, 4)]
+MOST_CHANNELS = 65536
+"""Channels, columns or sensors that may be given a number each."""
+_Numbers = Annotated[tuple[Annotated[float, Real(-1e9, 1e9)], ...], Items(1, MOST_CHANNELS)]
+_Deviations = Annotated[tuple[Annotated[float, Real(1e-9, 1e9)], ...], Items(1, MOST_CHANNELS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalise:
-    """Normalisation of inputs to unit scale, with one number for each channel, or one for all."""
+    """Normalisation of inputs to unit scale, with one number for each channel, column or sensor, or one for all."""
 
     mean: _Numbers
     """Subtracted from values that `scale` has brought to about [0, 1]."""
@@ -110,8 +112,8 @@ class DataTable:
     inferred from their sizes."""
     kind: Annotated[str, Text(13, "|".join(KINDS))] | None = None
     """What a sample is (npz, csv, folder, leaf, hugging-face): picture, vector, series (t, d), ragged-series of several
-    lengths, or tokens, ids (t,) that are neither scaled nor normalised; default: pictures and vectors, told by their
-    shape."""
+    lengths, or tokens, ids (t,) that are neither scaled nor normalised; default: vectors (csv), else told by
+    their shape, pictures or vectors."""
     vocabulary: Annotated[int, Integer(2, MOST_VOCABULARY)] | None = None
     """How many ids of tokens there are: 0..vocabulary-1 (tokens)."""
     train_samples: SampleCount | None = None
@@ -138,8 +140,12 @@ class DataTable:
 
     @property
     def declared(self) -> SampleKind | None:
-        """The declared kind of samples, or None if none is declared.  Raises UsageError without a vocabulary."""
-        return declared_kind(self.kind, self.vocabulary, "data")
+        """The declared kind of samples, or None if none is declared; rows of a CSV file are vectors by default.
+
+        Raises UsageError without a vocabulary.
+        """
+        usual = "vector" if self.source == "csv" else None
+        return declared_kind(self.kind or usual, self.vocabulary, "data")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from edge_sdk.data import Augment, Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, public_taken
 from edge_sdk.public_set.samples import PublicSet
-from edge_sdk.sample_kind import RAGGED, SERIES, SampleKind, steps_there
+from edge_sdk.sample_kind import BY_LAST_AXIS, RAGGED, SERIES, SampleKind, steps_there
 from edge_sdk.samples.csv_files import CsvColumns
 from edge_sim.config.settings import Config, DataTable, Normalise
 from edge_sim.data.draw import draw_equally, draw_evenly
@@ -152,7 +152,7 @@ def load_dataset(
             "leave some for the devices"
         )
     augment = Augment(**asdict(table.augment)) if table.augment else None
-    if misfit := augment.misfit(x.shape[1:], table.kind) if augment else "":
+    if misfit := augment.misfit(x.shape[1:], kind.name if kind else None) if augment else "":
         raise UsageError(f"data.augment: {misfit}")
     order = np.random.default_rng([seed, 2]).permutation(len(y))
     chosen, rest = np.sort(order[:public]), np.sort(order[public:])
@@ -370,4 +370,4 @@ def far_from_unit_scale(raw: Raw, scale: float, kind: SampleKind | None = None) 
 
 
 def _channels(raw: Raw, kind: SampleKind | None) -> int:
-    return raw.shape[-1] if raw.ndim == 4 or (kind is not None and kind.name in SERIES) else 1
+    return raw.shape[-1] if raw.ndim == 4 or (kind is not None and kind.name in BY_LAST_AXIS) else 1

@@ -30,7 +30,7 @@ def lines(path: Path, head: str, rows: list[str]) -> None:
 def test_a_table_with_users_and_a_column_to_leave_out(tmp_path: Path) -> None:
     rows = [f"2026-01-0{n % 9},{'ab'[n % 2]}{n // 2 % 2},{['ok', 'worn'][n % 2]},{n}.5,{n}" for n in range(8)]
     lines(tmp_path / "own.csv", "time,machine,state,speed,load", rows)
-    given = table(label_column="state", user_column="machine", ignored_columns=("time",), kind="vector")
+    given = table(label_column="state", user_column="machine", ignored_columns=("time",))
     whole = read_source(given, 0, tmp_path)
     assert (whole.class_names, whole.train.kind, len(whole.test)) == (("ok", "worn"), "vector", 4)
     assert whole.users is not None
@@ -155,3 +155,18 @@ def test_a_federation_of_texts_in_a_csv_file_learns(tmp_path: Path, capsys: pyte
     assert cli.main(["simulate", str(tmp_path / "news.toml"), "--out", str(tmp_path / "other")]) == 2
     said = capsys.readouterr().err
     assert "news.csv: row 3, column text: the text has no word ('?!'): leave it and its label out" in said
+
+
+def test_columns_of_very_different_size_are_learnt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The classes differ in the second column alone, a thousandth of the first."""
+    rng = np.random.default_rng(0)
+    rows = [f"{['ok', 'worn'][n % 2]},{rng.normal(1000, 100):.1f},{rng.normal(n % 2, 0.1):.3f}" for n in range(120)]
+    lines(tmp_path / "own.csv", "label,speed,vibration", rows)
+    (tmp_path / "own.toml").write_text(
+        '[federation]\nname = "own"\nmethod = "fedavg"\nrounds = 3\ndevices = 3\n'
+        '[data]\nsource = "csv"\npath = "own.csv"\nnormalise = "fit"\n'
+        '[partition]\nkind = "iid"\n[train]\nlearning_rate = 0.3\n[[fleet]]\nmodel = "softmax"\n'
+    )
+    assert cli.main(["simulate", str(tmp_path / "own.toml"), "--out", str(tmp_path / "run"), "--no-plots"]) == 0
+    assert json.loads((tmp_path / "run/summary.json").read_text())["accuracy"]["mean"] > 0.95
+    capsys.readouterr()
