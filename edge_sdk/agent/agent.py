@@ -280,7 +280,7 @@ class Agent:
         known = self._context.bench.data.train.x
         spec = self._context.bench.model.spec
         if (kind := spec.preprocess.declared) is not None and kind.parts:
-            raw = kind.given(raw, "predict")  # pads those of several lengths
+            raw, _ = kind.held(kind.given(raw, "predict"), None, "predict")  # pads those of several lengths
         samples = _numbers(raw, layout, known.shape[1:] if len(known) else None)
         try:
             logits = self._deployment.served().logits(spec.preprocess(samples))

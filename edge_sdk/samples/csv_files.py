@@ -99,7 +99,7 @@ def samples_from_csv(
 def read_csv(path: Path, columns: CsvColumns, kind: SampleKind | None, length: int) -> CsvSamples:
     """Read the samples of a CSV file; length: how many words of a text are kept.  Raises UsageError."""
     columns.check(kind, str(path))
-    found, of, newest = CsvSamples(), set[str](), None
+    found, of, newest = CsvSamples(), dict[str, int](), None
     for where, cells in _rows(path, columns):
         own = _label(where, columns.label, cells.pop(columns.label))
         user = cells.pop(columns.user) if columns.user else None
@@ -118,14 +118,27 @@ def read_csv(path: Path, columns: CsvColumns, kind: SampleKind | None, length: i
             )
         if sample is not None:
             newest = sample
-            of.add(sample)
+            of[sample] = len(found.x)
         found.x.append(step if sample is None else [step])
         found.y.append(own)
         if user is not None:
             found.users.append(user)
     if not found.x:
         raise UsageError(f"{path}: has no rows of samples")
+    if kind is not None and kind.name == "series":
+        _check_same_length(f"{path}: column {columns.series}", [*of], [len(steps) for steps in found.x])
     return found
+
+
+def _check_same_length(where: str, names: Sequence[str], lengths: Sequence[int]) -> None:
+    """Raise UsageError where series have several lengths, with the first that differs from the longest."""
+    longest = max(lengths)
+    if min(lengths) < longest:
+        short = next(place for place, steps in enumerate(lengths) if steps < longest)
+        raise UsageError(
+            f"{where}: {names[short]!r} has {lengths[short]} steps, {names[lengths.index(longest)]!r} has {longest}: "
+            'declare kind="ragged-series"'
+        )
 
 
 def _check_same(where: str, column: str | None, sample: str, now: str, before: str) -> None:
@@ -187,7 +200,10 @@ def _check_names(where: str, names: Sequence[str], columns: CsvColumns) -> None:
         raise UsageError(f"{where}: two columns {twice[0]!r}")
     others = [name for name in names if name not in columns.named]
     if columns.text and others:
-        raise UsageError(f"{where}: beside the text there are {listed(others)}: name them as ignored")
+        raise UsageError(
+            f"{where}: beside the text there are {listed(others)}: name them as ignored (in a simulation "
+            "data.ignored_columns)"
+        )
     if not columns.text and not others:
         raise UsageError(f"{where}: no columns of numbers")
 
