@@ -569,7 +569,7 @@ def public_to_serve(settings: Settings) -> PublicSet | None:
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:
-    """Write tables as TOML that load_toml reads back; None values are left out."""
+    """Write tables as TOML that load_toml reads back.  None values are left out."""
     return toml.dumps(_without_none(tables))
 
 

@@ -211,7 +211,7 @@ class Ledger:
         """Bind this ledger to another spec, under a new run id, so that devices take part as in a new run.
 
         Devices and history stay; the uploads of the open round are deleted, and its exchanges open again.  state: the
-        method's first state, which replaces the stored one and deletes the slots; None keeps both.
+        method's first state, which replaces the stored one and deletes the slots.  None keeps both.
         """
         run = os.urandom(16)
 
@@ -441,7 +441,7 @@ class Ledger:
             raise Damaged(self._path, found, CONTENTS.lost, CONTENTS.remedy) from error
 
     def free_bytes(self) -> int | None:
-        """Free bytes on the ledger's disk, or in memory; None if the system does not report them."""
+        """Free bytes on the ledger's disk, or in memory, or None if the system does not report them."""
         try:
             if self._path is not None:
                 return shutil.disk_usage(self._path.parent).free

@@ -46,9 +46,9 @@ class Preprocess:
     """
 
     size: tuple[int, int] | None = None
-    """Height and width after bilinear resizing; None keeps the raw size."""
+    """Height and width after bilinear resizing.  None keeps the raw size."""
     channels: int | None = None
-    """1 or 3: grey samples are repeated, colour samples are averaged; None keeps the channels."""
+    """1 or 3: grey samples are repeated, colour samples are averaged.  None keeps the channels."""
     scale: float = 1.0
     """A factor for the raw values, applied first (1/255 for bytes); not 0."""
     mean: float | tuple[float, ...] = 0.0
@@ -162,7 +162,7 @@ class Preprocess:
 
 
 def _finite(value: object) -> Floats | None:
-    """Return one number as (), or several as (c,), in f4; None: they are no numbers, or not finite in f4."""
+    """Return one number as (), or several as (c,), in f4, or None if they are no numbers, or not finite in f4."""
     try:
         found = np.asarray(value)
     except ValueError:
@@ -212,7 +212,7 @@ class Samples:
     of (t,).  lengths: (n,), the steps or tokens of padded samples; what is behind them becomes 0, the padding.
     y: classes (n,) or (n, 1), or one-hot rows (n, k).
     Both may be arrays, tensors, pandas frames or columns, or lists; classes that are given by their names, or as a
-    pandas categorical, become ids.  layout: "NCHW" or "NHWC", the order of the axes of x; None: the one that its sizes
+    pandas categorical, become ids.  layout: "NCHW" or "NHWC", the order of the axes of x; by default as its sizes
     tell, which is logged unless it is NHWC.  Values are not scaled: that is for the model's `Preprocess`.  Raises
     UsageError if shapes or types do not fit, and for a name that is no class.
     """
@@ -327,7 +327,7 @@ class LocalData:
     """Own samples that are not trained on; measured as `local_accuracy`.  None: it is the accuracy on those samples of
     `test` whose class the device trains on."""
     augment: Augment | None = None
-    """How private mini-batches are changed at random before the model is trained on them; None: not at all.  Raises
+    """How private mini-batches are changed at random before the model is trained on them, or None.  Raises
     UsageError where the samples are no pictures."""
 
     def __post_init__(self) -> None:

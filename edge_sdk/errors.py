@@ -148,7 +148,7 @@ class Damaged(StoreError):
     code = "damaged"
 
     def __init__(
-        self, path: Path | None, found: str, lost: str = "what it held", remedy: str = "move it away to begin anew"
+        self, path: Path | None, found: str, lost: str = "what it held", remedy: str = "move it away to start afresh"
     ) -> None:
         self.short = f"{path}: is damaged ({found}); lost: {lost}"
         super().__init__(f"{self.short}; {remedy}")

@@ -24,7 +24,7 @@ def loads(text: str, where: str) -> dict[str, Any]:
 
 
 def dumps(tables: Mapping[str, Any]) -> str:
-    """Text that `loads` reads back as these tables; None may not stand in them.  Raises MissingExtra."""
+    """Text that `loads` reads back as these tables.  None may not stand in them.  Raises MissingExtra."""
     check_writer()
     import tomli_w
 

@@ -117,7 +117,7 @@ def _mean(result: Result) -> float:
 
 
 def _gm(result: Result) -> float | None:
-    """The mean accuracy of the global model; None for a method without one."""
+    """The mean accuracy of the global model, or None for a method without one."""
     return _metric(result, "global_accuracy")
 
 

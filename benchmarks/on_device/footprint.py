@@ -419,7 +419,7 @@ second. While edge-sdk's device is idle the other has not started, or the run wo
 both SuperNodes are there. Import is processor time, Python's own start included. Syncs are the calls of {calls}
 that strace counts from start to end, divided by the rounds: a device of edge-sdk makes a round durable before it
 acknowledges it, and then the model that its app predicts with. A SuperNode starts a process for each message, which
-loads numpy and the app anew; a device of edge-sdk is one process.
+loads numpy and the app again; a device of edge-sdk is one process.
 """
 
 

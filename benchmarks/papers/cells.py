@@ -111,7 +111,7 @@ class Cell:
 
     @property
     def data(self) -> Path | None:
-        """The file of its data; None where it needs none.  The one that is made here is made by measured()."""
+        """The file of its data, or None where it needs none.  The one that is made here is made by measured()."""
         path = load_toml(self.table.file).get("data", {}).get("path")
         if path is None:
             return None
@@ -239,7 +239,7 @@ def _tells_costs(text: str) -> bool:
 
 
 def row_of(cell: Cell, found: Iterable[Row]) -> Row | None:
-    """Return the newest row of a cell among those of its table; None where it was not run with these settings."""
+    """Return the newest row of a cell among those of its table, or None where it was not run with these settings."""
     wanted = {**_names(cell), "seed": str(cell.seed), "settings": cell.digest()}
     return next((row for row in reversed([*found]) if wanted.items() <= row.items()), None)
 
@@ -305,7 +305,7 @@ def run_folder(cell: Cell, runs: Path) -> Path:
 
 
 def kept_run(cell: Cell, runs: Path) -> Result | None:
-    """Read the run of a cell; None where it was not kept, or had other settings.  Raises UsageError."""
+    """Read the run of a cell, or None where it was not kept, or had other settings.  Raises UsageError."""
     folder = run_folder(cell, runs)
     told = folder / DIGEST
     if not told.exists() or told.read_text(encoding="utf-8").strip() != cell.digest():

@@ -14,7 +14,7 @@ HEADER = 1
 
 
 def read(path: Path) -> Iterator[tuple[int, list[str]]] | None:
-    """Return the number and the values of each line that is not empty; None where there is no file.
+    """Return the number and the values of each line that is not empty, or None where there is no file.
 
     Raises UsageError where it cannot be read, at once or at the line that is no CSV.
     """

@@ -42,7 +42,7 @@ class Sign:
 
     @property
     def spread(self) -> Spread | None:
-        """The mean over seeds, as `edge-sdk compare` has it; None where nothing was run."""
+        """The mean over seeds, as `edge-sdk compare` has it, or None where nothing was run."""
         return spread_of(self.gains)
 
     @property

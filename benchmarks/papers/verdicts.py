@@ -40,7 +40,7 @@ class Judged:
     verdict: str
     """One of VERDICTS, or COUNTED_WITH."""
     corrected: float | None
-    """The p value after the correction over the table; None where the sign was not tested."""
+    """The p value after the correction over the table, or None where the sign was not tested."""
 
     @property
     def says(self) -> str:

@@ -39,7 +39,7 @@ def check_classes(
                 raise RemoteProtocolError(
                     "knowledge",
                     f"W16: {hello.device} uploads class {strange[0]}, of which it had no samples when it joined: its "
-                    "data has changed; restart its app, so that it joins anew",
+                    "data has changed; restart its app, so that it joins again",
                 )
 
 
@@ -234,7 +234,7 @@ def far_larger(round_: int, device: str, times: float) -> str:
 
 
 def constant(metrics: Iterable[Mapping[str, float]], done: int, rounds: int) -> str | None:
-    """Return warning W20 if most models give one class to every test sample; None early in a run, or if they do not.
+    """Return warning W20 if most models give one class to every test sample, or None early in a run, or if they do not.
 
     metrics: of each device's last evaluation.
     """

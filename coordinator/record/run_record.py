@@ -234,7 +234,7 @@ class RunRecord:
     def roll_up(self, now_s: float, day: date, *, keep: int | None) -> None:
         """Add the round that was just closed to the hour and the day, and forget all rounds but the newest.
 
-        now_s: since 1970.  keep: how many rounds are kept one by one; a tenth more before they are cut; None keeps all.
+        now_s: since 1970.  keep: how many rounds stay one by one, or a tenth more before they are cut; None for all.
         """
         _, found = self.newest_accuracies()
         mean = statistics.fmean(found.values()) if found else None

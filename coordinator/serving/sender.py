@@ -248,7 +248,7 @@ class Sender:
     ) -> Frame | None:
         """Return the frame of a message to one device, encrypted if the lab encrypts, or None without a key for that.
 
-        same: equal for messages of a kind that differ only in the device's id, and are packed once; None for a message
+        same: equal for messages of a kind that differ only in the device's id, and are packed once.  None for a message
         of its own.  A Refusal for lack of a key is sent unencrypted.
         """
         if self._signer is None:

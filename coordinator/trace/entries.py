@@ -83,7 +83,7 @@ class TraceEntries:
             self.whole_bytes = file.tell()
 
     def _head(self, found: bytes) -> tuple[int, int, int] | None:
-        """The next entry's length in bytes, and the checksums of head and entry; None if the file ends before that."""
+        """Return the next entry's length in bytes and the checksums of head and entry, or None at the file's end."""
         if not MARKER.startswith(found[: len(MARKER)]):
             raise self.damaged("it is not an entry")
         if len(found) < HEAD.size:

@@ -210,7 +210,7 @@ class _Checker(NullTransport):
 
 
 def message_in(frame: bytes) -> Message | None:
-    """The message in a frame of a trace, without a size limit; None if the frame is not legal."""
+    """The message in a frame of a trace, without a size limit, or None if the frame is not legal."""
     try:
         message: Message = codec.decode(frame, Limits(len(frame), len(frame))).message
     except RemoteProtocolError:

@@ -90,7 +90,7 @@ class Agent:
     beside the device's own; only its weights are then shared.
 
     max_drop: a new model is not served if its accuracy on the device's own held-out samples, or on `test`, falls by
-    more than this fraction, and by more than chance explains; None serves every new model.
+    more than this fraction, and by more than chance explains.  None serves every new model.
     on_new_model: the choice if the app brings another model than the one with which the folder `state` began: "better"
     continues with the better of both on held-out samples, "adopt" with the app's, "keep" with the learnt state, and
     "error" raises UsageError.  A state learnt under another extractor or architecture cannot be kept.
@@ -98,7 +98,7 @@ class Agent:
     accepts_models: whether the device may learn with another model that the team rolls out: an .onnx file, never code,
     which is kept in the folder `state`, and used only if it is not worse on the held-out samples.
 
-    policy: when to train, and at what cost; None trains always and meters nothing.  sensors: the policy's readings, by
+    policy: when to train, and at what cost.  None trains always and meters nothing.  sensors: the policy's readings, by
     default from Linux's files.  meter: an external power meter.
 
     sends_logs: whether operators of the federation may read the last lines that `edge-sdk device` prints: news and

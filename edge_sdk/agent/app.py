@@ -129,8 +129,8 @@ def run_device(
 ) -> None:
     """Take part until the federation is over, and print what happens line by line.
 
-    app: MODULE:FACTORY.  identity: the device's id; None: made of the host's name.  keys: an identity folder instead,
-    which brings the id, certificates, and the broker if that is None.  state: the folder for its state; None: state/ID.
+    app: MODULE:FACTORY.  identity: the device's id, by default that of the host's name.  keys: an identity folder,
+    which brings the id, certificates, and the broker if that is None.  state: the state's folder, by default state/ID.
     public: an npz file with the public set, in place of the app's own or of fetching one.  policy: a TOML file with
     the policy, in place of the app's own.  sends_logs: whether an operator may read the last lines that are printed.
     on_new_model: in place of the app's own.  quarantine: whether damaged state is set aside.  stay: whether to wait for

@@ -58,19 +58,19 @@ class DeviceContext:
     secret: bytes = b""
     """The seed of noise; empty for that of the store."""
     fetches: PublicFolder | None = None
-    """Where fetched public sets lie; None if this device fetches none, as with a set of the owner's."""
+    """Where fetched public sets lie, or None if this device fetches none, as with a set of the owner's."""
     gate: TrainingGate | None = None
     """Meters training, or None if nothing is metered."""
     outgoing: Outgoing | None = None
-    """Alters what the device sends; None for an honest device."""
+    """Alters what the device sends, or None for an honest device."""
     examiner: Examiner | None = None
     """Measures the models, or None.  Set once the participant exists, because it needs the restored model."""
     offers: Offers | None = None
     """Handles offered model files, or None if the owner accepts none."""
     common_knowledge: CommonKnowledge | None = None
-    """Decoded knowledge shared by all simulated devices of this process; None outside a simulation."""
+    """Decoded knowledge shared by all simulated devices of this process, or None outside a simulation."""
     instance: bytes | None = None
-    """Random bytes of this start, which distinguish two devices with one id; None in simulations."""
+    """Random bytes of this start, which distinguish two devices with one id, or None in simulations."""
     early_news: list[str] = field(default_factory=list)
     """Lines for the owner that wait until callbacks can have been registered."""
 

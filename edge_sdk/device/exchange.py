@@ -71,7 +71,7 @@ class OngoingExchange:
     begun: bool = False
     """Whether computing has begun, so that the model may have changed."""
     result: tuple[Any, Mapping[str, Payload]] | None = None
-    """The method's new state and the knowledge to upload; None until all is computed."""
+    """The method's new state and the knowledge to upload, or None until all is computed."""
     withheld: LearningLost | None = None
     """Why no knowledge is uploaded, or None if nothing is withheld."""
     joining: Mapping[str, float] = field(default_factory=dict)

@@ -103,7 +103,7 @@ class Joining:
     def restore(self, on_new_model: Wish | None) -> bool:
         """Return to the run that this device was in before a restart; returns False if it was in none.
 
-        on_new_model: what to do if the app brings another model than its state began with; None keeps the state.
+        on_new_model: what to do if the app brings another model than its state began with.  None keeps the state.
         `Work.abandon` then restores the model, and `restored_session` gives the session.
         """
         welcome = recovery.last_welcome(self._context.store)

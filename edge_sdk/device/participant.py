@@ -55,7 +55,7 @@ class Participant:
     """A device's part in one federation."""
 
     def __init__(self, context: DeviceContext, on_new_model: Wish | None = None) -> None:
-        """on_new_model: what to do if the app brings another model than the state began with; None keeps the state."""
+        """on_new_model: what to do if the app brings another model than the state began with.  None keeps the state."""
         self.context = context
         security = context.security
         self.uplink = Uplink(
@@ -74,7 +74,7 @@ class Participant:
         self._stamps = AssignStamps()
         self.new_samples = NewSamples(context)
         self.declined: Objection | None = None
-        """Why this device declines its assignments, as last reported to the coordinator; None if it computes them."""
+        """Why this device declines its assignments, as last reported; None while it computes them."""
         self._check_again_s = -math.inf
         """When to check next that the state is still on the disk."""
         self._begin(on_new_model)

@@ -144,7 +144,7 @@ class MemoryStore:
     _saved_round: int | None = None
     _done: dict[tuple[int, int], _InMemory] = field(default_factory=dict)
     _resting: Callable[[], RoundStart] | None = None
-    """Returns the start of the next round between two rounds; None during a round."""
+    """Returns the start of the next round between two rounds, or None during a round."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the contents for a copy, without the reference to the device that fills the store."""

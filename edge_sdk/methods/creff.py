@@ -21,7 +21,7 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging, write_weights
-from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, told, torch_part
+from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, as_sent, torch_part
 from edge_sdk.methods.contract.last_layer import every_class, random_rows
 from edge_sdk.methods.contract.params import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import HeadGradients, ReadHead, WriteHead
@@ -111,7 +111,7 @@ class CReFF(Averaging[Params]):
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """Send the weights, and the gradients if a last layer had come to take them at."""
         gradients: ClassRows | None = device.kept
-        rows = {"gradients": told(gradients, "uniform")} if gradients is not None else {}
+        rows = {"gradients": as_sent(gradients, "uniform")} if gradients is not None else {}
         return {**(yield from super().share(device)), **rows}
 
     def begin(self, spec: FederationSpec) -> State:

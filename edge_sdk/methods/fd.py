@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, told
+from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, as_sent
 from edge_sdk.methods.contract.params import Range
 from edge_sdk.methods.contract.requests import ClassMeans
 from edge_sdk.objectives import ClassTarget, CrossEntropy, Objective
@@ -76,7 +76,7 @@ class FD(Method[Params]):
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """Send the mean prediction of each class."""
         means: ClassRows = yield ClassMeans("probabilities")
-        return {"predictions": told(means, self.params.weighting)}
+        return {"predictions": as_sent(means, self.params.weighting)}
 
     def begin(self, spec: FederationSpec) -> State:
         """Start without predictions: the first round trains without targets."""

@@ -218,7 +218,7 @@ class FedAL(Adversarial[Params]):
         return adversarial_instruments(self.params, after, uploads)
 
 
-# -- the coordinator's half -----------------------------------------------------------------------------------------
+# -- the coordinator's part -----------------------------------------------------------------------------------------
 
 
 def first_state(params: Params, spec: FederationSpec) -> State:

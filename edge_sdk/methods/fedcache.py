@@ -115,7 +115,7 @@ def _devices(cache: Cache) -> dict[int, _Device]:
 
 
 def taught(cache: Cache, number: int) -> SampleLogits | None:
-    """Return for each sample of a device the mean of its relatives' logits; None for a device without codes.
+    """Return for each sample of a device the mean of its relatives' logits, or None for a device without codes.
 
     A sample without relatives gets its own cached logits.
     """

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from edge_sdk.methods.contract import last_layer
-from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, told
+from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, as_sent
 from edge_sdk.methods.contract.params import Range
 from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, Report, WriteHead
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -84,7 +84,7 @@ class FedGH(Method[Params]):
             measured: Mapping[str, float] = yield Evaluate(device.job.round + 1, recorded=False)
             yield Report({f"trained_{name}": value for name, value in measured.items() if name == "accuracy"})
         means: ClassRows = yield ClassMeans()
-        return {"means": told(means, "uniform")}
+        return {"means": as_sent(means, "uniform")}
 
     # -- on the coordinator -----------------------------------------------------------------------------------------
 

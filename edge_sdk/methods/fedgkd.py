@@ -57,7 +57,7 @@ class State:
     models: tuple[Weights, ...] = ()
     rounds: Count
     slots: SlotSum | None = None
-    """The running sum over all slots; None unless the result is the mean over all slots."""
+    """The running sum over all slots, or None unless the result is the mean over all slots."""
 
 
 class FedGKD(Averaging[Params]):

@@ -72,7 +72,7 @@ class Params:
 @wire("fedkf-coordinator-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The mean w^S and the slots, whose mean is w^T; None before the first round: the coordinator has no model."""
+    """The mean w^S and the slots, whose mean is w^T, or None before the first round: the coordinator has no model."""
 
     student: Weights | None = None
     rounds: Count

@@ -174,7 +174,7 @@ class FedMD(Method[Params]):
 
 
 def leave_one_out(mean: Floats, own: Floats, contributors: int) -> Floats | None:
-    """Return the mean of the others, (N mean - own) / (N - 1); None without others.  Example: methods.md F.1."""
+    """Return the mean of the others, (N mean - own) / (N - 1), or None without others.  Example: methods.md F.1."""
     if contributors < 2:
         return None
     total = mean.astype(np.float64) * contributors - own

@@ -107,7 +107,7 @@ class Splicing(Coupling):
     """The two losses of FedMRL, and P."""
 
     rate: float
-    projector: Floats | None = None  # (d, d_1 + d + 1), the bias as last column; None until drawn
+    projector: Floats | None = None  # (d, d_1 + d + 1), the bias as last column, or None until drawn
     begins: Literal["random", "own"] = "random"
     seed: tuple[int, ...] = ()
 

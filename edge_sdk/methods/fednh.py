@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Doubles, Floats, Ints
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.methods.contract.averaging import BODY_DOWN, BODY_UP, Averaging
-from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, told
+from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, as_sent
 from edge_sdk.methods.contract.last_layer import every_class
 from edge_sdk.methods.contract.params import Range, Start
 from edge_sdk.methods.contract.requests import ClassMeans, SetScale, WriteHead
@@ -266,7 +266,7 @@ class FedNH(Averaging[Params]):
         """Send the class means, with sample counts only if they are used, and the body."""
         device.state = DeviceState(begun=True)
         means: ClassRows = yield ClassMeans()
-        known = {"means": told(means, "samples" if self.params.update == "counts" else "uniform")}
+        known = {"means": as_sent(means, "samples" if self.params.update == "counts" else "uniform")}
         return {**known, **(yield from super().share(device))} if self.params.share_body else known
 
     def begin(self, spec: FederationSpec) -> State:
@@ -325,7 +325,7 @@ def mean_of_all(ups: Sequence[ClassRows]) -> tuple[NDArray[np.int32], Doubles]:
 
     Returns classes (m,), and the sum of their means over the number of uploads (m, d).
     """
-    mean = mean_over_holders([told(up, "uniform") for up in ups])  # counts are now numbers of holders
+    mean = mean_over_holders([as_sent(up, "uniform") for up in ups])  # counts are now numbers of holders
     return mean.classes, mean.rows * (mean.counts / len(ups))[:, None]
 
 

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from edge_sdk.arrays import Floats
-from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, check_batch, told
+from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, as_sent, check_batch
 from edge_sdk.methods.contract.params import Range, Weighting
 from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, Features, Fit, Public
 from edge_sdk.objectives import CrossEntropy, FeatureMatch, Objective, PrototypePull
@@ -119,7 +119,7 @@ class FedProto(Method[Params]):
             features: Floats = (yield Features(Public(indices[None])))[0]  # (b, d)
             return {"features": PublicFeatures(values=features, batch=batch_digest(spec, indices))}
         means: ClassRows = yield ClassMeans()
-        return {"prototypes": told(means, self.params.weighting)}
+        return {"prototypes": as_sent(means, self.params.weighting)}
 
     def begin(self, spec: FederationSpec) -> State:
         """Start without prototypes."""

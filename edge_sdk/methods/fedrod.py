@@ -41,7 +41,7 @@ class Params:
 @wire("fedrod-state")
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """The personal layer P; None before the first round, when it is zero."""
+    """The personal layer P, or None before the first round, when it is zero."""
 
     personal: Matrix | None = None  # (k, d + 1)
 

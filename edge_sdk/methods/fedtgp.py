@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, told, torch_part
+from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, as_sent, torch_part
 from edge_sdk.methods.contract.last_layer import every_class, items_of, random_rows
 from edge_sdk.methods.contract.params import Range
 from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, WriteHead
@@ -109,7 +109,7 @@ class FedTGP(Method[Params]):
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """Send the mean features, each as one item."""
         means: ClassRows = yield ClassMeans()
-        return {"means": told(means, "uniform")}
+        return {"means": as_sent(means, "uniform")}
 
     # -- on the coordinator -----------------------------------------------------------------------------------------
 

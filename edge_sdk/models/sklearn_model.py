@@ -83,7 +83,7 @@ class SklearnModel(HeadModel):
         )
         super().__init__(spec, head)
         self._cache: FeatureCache | None = None
-        """Features of samples that every epoch uses; None without steps before the classifier, and in a copy."""
+        """Features of samples that every epoch uses, or None without steps before the classifier, and in a copy."""
         if self._before:
             self._cache = FeatureCache(self._transformed, spec.feature_dim)
 

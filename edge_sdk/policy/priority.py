@@ -26,7 +26,7 @@ def lower_priority(nice: int) -> None:
 
 
 def limit_threads(count: int | None, maps: Path = Path("/proc/self/maps")) -> None:
-    """Set the number of threads of torch and OpenBLAS, if they are loaded; None changes nothing."""
+    """Set the number of threads of torch and OpenBLAS, if they are loaded.  None changes nothing."""
     if count is None:
         return
     if sys.modules.get("torch") is not None:

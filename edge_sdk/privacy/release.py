@@ -161,7 +161,7 @@ def promised(assumed: Assumptions, guarantee: Guarantee | None, span: str = ONE_
         "records are not clipped": assumed.clipped,
         "numbers of samples leave in clear": assumed.noised_counts,
         "figures measured on private data leave in clear": assumed.figures_withheld,
-        "the same data is released anew": assumed.once_per_data,
+        "the same data is released again": assumed.once_per_data,
     }
     wrong = [why for why, holds in missing.items() if not holds]
     if wrong or guarantee is None:

@@ -272,7 +272,7 @@ class Assign:
     personal: WireKnowledge = field(default_factory=FrozenDict)
     """Knowledge for this device alone, by role."""
     run: Digest | None = field(default=None, metadata=LATER)
-    """The id of the run, as in Welcome; None in a simulation, and from coordinators older than this field."""
+    """The id of the run, as in Welcome, or None in a simulation, and from coordinators older than this field."""
     after: Count | None = field(default=None, metadata=LATER)
     """The number of completed rounds, only in the closing Assign of a run that ends before its last round."""
     alone: bool = field(default=False, metadata=LATER)
@@ -327,7 +327,7 @@ class Upload:
     refused_frames: Annotated[Mapping[Word, Count], Items()] = field(default_factory=FrozenDict, metadata=LATER)
     """Frames that the device refused since its last upload, by the word for the fault."""
     run: Digest | None = field(default=None, metadata=LATER)
-    """The id of the run, as in the Assign; None if that has none, and from devices older than this field."""
+    """The id of the run, as in the Assign, or None if that has none, and from devices older than this field."""
     alone: bool = field(default=False, metadata=LATER)
     """The device trained alone, as the Assign asked: its figures are those of the control group."""
 

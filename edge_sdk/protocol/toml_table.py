@@ -77,7 +77,7 @@ def _types(annotation: Any) -> tuple[Any, ...]:
 def to_table(value: object, *, defaults: bool = False) -> dict[str, Any]:
     """Return the table from which `read_table` restores this dataclass.
 
-    Fields at their defaults are left out unless `defaults` is true; None is always left out.
+    Fields at their defaults are left out unless `defaults` is true.  None is always left out.
     """
     fields = dataclasses.fields(value)  # type: ignore[arg-type]  # only given dataclasses
     found = {field.name: getattr(value, field.name) for field in fields if defaults or _changed(value, field)}

@@ -163,7 +163,7 @@ class PublicFetch:
 
 
 def _read(path: Path, wanted: PublicSetSpec) -> PublicSet | None:
-    """Return the set in a file; None if it is not the one wanted."""
+    """Return the set in a file, or None if it is not the one wanted."""
     with as_store_error(path):
         try:
             public = PublicSet.read(path)

@@ -24,7 +24,7 @@ def mean_over_holders(uploads: Sequence[ClassRows]) -> ClassRows:
 
 
 def mean_over_others(uploads: Sequence[ClassRows]) -> list[ClassRows | None]:
-    """Return for each upload the mean over the other holders of its classes; None if no class has another holder.
+    """Return for each upload the mean over the other holders of its classes, or None if no class has another holder.
 
     The mean is (sum - own) / (weights - own weight), all in f8.  Raises ValueError for no uploads.
     """

@@ -60,7 +60,7 @@ class Combining:
         return self.logits_by == "mean"
 
     def rows(self, uploads: Sequence[ClassRows]) -> ClassRows | None:
-        """Combine class rows; None if no class has enough holders.  Raises ValueError for no uploads."""
+        """Combine class rows, or None if no class has enough holders.  Raises ValueError for no uploads."""
         by_median = self.rows_by == "geometric-median"
         combined = median_over_holders(uploads) if by_median else mean_over_holders(uploads)
         if self.units > 1:

@@ -84,7 +84,7 @@ def samples_from_folder(
 ) -> Samples:
     """Read FOLDER/CLASS/*: pictures, by Pillow, .npy files with one sample each, .wav files of PCM, or .txt files.
 
-    classes: the names of all classes of the federation in its order, of which this device may have some; None: the
+    classes: the names of all classes of the federation in its order, of which this device may have some; None for the
     sub-folders in the order of their names.  size: height and width to which pictures are resized.  layout: as of
     Samples, for .npy files.  kind: of sounds series or ragged-series, of texts tokens, of which hashed_words keeps
     `length` words; rate: that of all sounds in Hz, None: that of the first.  Raises UsageError with the folder or file

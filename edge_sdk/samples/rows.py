@@ -19,7 +19,8 @@ CREATE TABLE IF NOT EXISTS labels (
 ) WITHOUT ROWID;
 """
 CONTENTS = Contents(
-    "samples of this device that no other has", "SampleStore(..., quarantine=True) sets the file aside and begins anew"
+    "samples of this device that no other has",
+    "SampleStore(..., quarantine=True) sets the file aside and starts an empty one",
 )
 PAGE_BYTES = 4096
 _FRAME_BYTES = PAGE_BYTES + 24
@@ -52,11 +53,11 @@ class HeldSample:
 
     @property
     def label(self) -> Label | None:
-        """The present label; None: it has none yet, or gave way to others and is only kept for a snapshot."""
+        """The present label, or None before there is one, and once the sample is only kept for a snapshot."""
         return self.labels[-1] if self.labels and self.labels[-1].died is None else None
 
     def label_in(self, snapshot: int) -> int | None:
-        """Return the label in a snapshot; None: the sample is not part of it."""
+        """Return the label in a snapshot, or None if the sample is not part of it."""
         for label in self.labels:
             if label.born <= snapshot and (label.died is None or snapshot < label.died):
                 return label.y

@@ -69,16 +69,16 @@ class SampleCounts:
 class SampleStore:
     """A device's samples on its disk, added one by one; an Agent takes it in place of LocalData.
 
-    path: the file; None: in memory.  classes: how many classes the federation has, or their names in its
-    order, which `observe` and `label` then take, too.  max_samples: the most labelled samples that are held; if there
+    path: the file, or None for memory alone.  classes: how many classes the federation has, or their names in order,
+    which `observe` and `label` then take, too.  max_samples: the most labelled samples that are held; if there
     are more, each class keeps an equal share, drawn uniformly from all that came.  max_unlabelled: the most samples
     that wait for their label; the oldest give way.  max_bytes: the most that the file and its log take on the disk.
     max_age: samples that came longer ago, known to a hundredth of it, leave the store before the next round.
 
     split: the shares of train, validation and test.  A hash of its values assigns each sample to one of them for ever.
     test: labelled samples of all classes that the federation provides, beside the store's own; they are not stored.
-    seed: of that hash and of the draw.  shape, dtype: those of one sample, uint8 or float32; None: the first sample's.
-    layout: "NCHW" or "NHWC", the order of the axes of pictures in colour; None: the one that their sizes tell.
+    seed: of that hash and of the draw.  shape, dtype: those of one sample, uint8 or float32; by default of the first.
+    layout: "NCHW" or "NHWC", the order of the axes of pictures in colour; by default the one that their sizes tell.
     kind, vocabulary: as of Samples.
 
     unsaved: the most changes that a power cut can lose.  save_every_s: changes that come at longer intervals are saved
@@ -320,7 +320,7 @@ class SampleStore:
                     self._give_up(row)
 
     def snapshot(self, snapshot: bytes) -> Snapshot | None:
-        """Return an earlier snapshot; None if it is not of this store, was released, or is damaged."""
+        """Return an earlier snapshot, or None if it is not of this store, was released, or is damaged."""
         store, _, number = snapshot.decode().partition(":")
         with self._lock:
             known = store == self._identity and number.isdecimal() and self._kept <= int(number) < self._tick
@@ -372,7 +372,7 @@ class SampleStore:
         return any(self._tick in (each.born, each.died) for row in self._rows.values() for each in row.labels[-2:])
 
     def _take_in(self, name: str, values: bytes) -> HeldSample | None:
-        """Make room for a new sample, without a label at first; None: there is none, while a round keeps the others."""
+        """Make room for a new sample, still without a label.  None if there is none while a round keeps the others."""
         refused = self._clock() - self._refused_s < self._save_every_s
         full = len(self._rows) + len(self._gone) >= self._room_on_disk()
         if full or (refused and len(self._new) >= _HELD_BACK * self._unsaved):
@@ -459,7 +459,7 @@ class SampleStore:
             return RowFile(None)
         if is_emptied(self.path):
             log.warning(
-                "%s: is empty, as a first start leaves it that was cut short; the store begins anew; if there were "
+                "%s: is empty, as a first start leaves it that was cut short; the store starts empty; if there were "
                 "samples in it, they are lost: stop, and put back a copy",
                 self.path,
             )

@@ -45,7 +45,7 @@ class SelftestLink(Transport, Protocol):
 
     @property
     def broker_limit_bytes(self) -> int | None:
-        """The largest packet that the broker accepts; None if it states no limit."""
+        """The largest packet that the broker accepts, or None if it states no limit."""
 
 
 OpenSelftestLink = Callable[[str, str], SelftestLink]
@@ -186,7 +186,7 @@ def _connect_s(address: BrokerAddress) -> float:
 
 
 def _echo_s(near: tuple[SelftestLink, str], far: tuple[SelftestLink, str], timeouts: SelftestTimeouts) -> float | None:
-    """Return the median time of an echo; None if one is lost.  Each link comes with the topic that it sends to.
+    """Return the median time of an echo, or None if one is lost.  Each link comes with the topic that it sends to.
 
     There are two links because the delay of a side without TCP_NODELAY occurs only if a frame follows an
     acknowledgement.

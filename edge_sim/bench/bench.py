@@ -59,7 +59,7 @@ class Bench:
         text_files.replace_file(self.out / KEPT, json.dumps(plain, indent=1) + "\n")
 
     def comparison(self, task: Task, group: NetGroup) -> Comparison | None:
-        """Return the comparison of the methods whose runs are all finished; None where the devices alone are not."""
+        """Return the comparison of the methods whose runs are all finished, or None where the devices alone are not."""
         folder, begins = self.out / task.name / group, f"{task.name}/{group}/"
         names = [key.removeprefix(begins) for key in self.memory if key.startswith(begins)]
         lines = [self._line(folder, name) for name in sorted(names, key=lambda name: (name != LOCAL, name))]

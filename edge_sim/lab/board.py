@@ -35,7 +35,7 @@ WHY_CHARACTERS = 512
 
 
 def take_message(event: Incoming, say: Callable[[str], None]) -> Message | None:
-    """Acknowledge a frame, and return its message; None for an unreadable one, reported through `say`."""
+    """Acknowledge a frame, and return its message, or None for an unreadable one, reported through `say`."""
     event.acknowledge()
     try:
         return codec.decode(event.frame).message

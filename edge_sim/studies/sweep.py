@@ -57,7 +57,7 @@ class Candidate:
 
     @property
     def validation(self) -> Spread | None:
-        """The validation accuracy over the seeds; None unless every seed was completed and measured it."""
+        """The validation accuracy over the seeds, or None unless every seed was completed and measured it."""
         values = [trial.accuracy(CRITERION) for trial in self.line.trials]
         return None if None in values else spread_of(values)
 

@@ -34,6 +34,13 @@ client.disconnect()
 """What mosquitto_sub does with these options; it is not on every machine."""
 
 
+ENDED = """case "$*" in *stop*cameras*|*--now*cameras*)
+    while grep -qs '^State:.[^Z]' "/proc/$COORDINATOR/status"; do sleep 0.1; done;;
+esac
+"""
+"""systemctl returns when a service has ended: here once the coordinator, whose parent has not waited for it, is a zombie."""
+
+
 def retained(url: str) -> set[str]:
     """The topics of which the broker keeps a message."""
     transport, found, linked = MqttTransport(url, "looker", clean=True, seed=1), set[str](), False
@@ -60,7 +67,9 @@ class Machine:
         self.units.mkdir()
         self.state.mkdir()
         for name in ("systemctl", "pip"):
-            self._program(name, f'#!/bin/sh\necho {name} "$@" >> {folder}/called\n')
+            self._program(
+                name, f'#!/bin/sh\necho {name} "$@" >> {folder}/called\n{ENDED if name == "systemctl" else ""}'
+            )
         self._program("edge-sdk", f'#!/bin/sh\nexec {sys.executable} -m edge_sdk.cli "$@"\n')
         (folder / "clears.py").write_text(CLEARS)
         self._program("mosquitto_sub", f'#!/bin/sh\nexec {sys.executable} {folder}/clears.py "$@"\n')
@@ -85,11 +94,12 @@ class Machine:
         for before, after in exchanged.items():
             text = text.replace(before, after)
         path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
+        coordinator = str(self._run.running["coordinator"].pid) if "coordinator" in self._run.running else "none"
         done = subprocess.run(
             ["/bin/sh", "-e"],
             input=text,
             cwd=self._folder,
-            env={**os.environ, "PATH": path},
+            env={**os.environ, "PATH": path, "COORDINATOR": coordinator},
             capture_output=True,
             text=True,
             timeout=120,

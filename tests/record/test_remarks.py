@@ -36,7 +36,7 @@ def rows(*classes: int) -> ClassRows:
 def test_rows_of_a_class_that_was_not_held_at_join_are_refused() -> None:
     hello = Hello(federation="lab", device="cam", classes=3, class_counts=(4, 0, 2))
     remarks.check_classes(method("fedproto"), hello, {"prototypes": rows(0, 2)}, PROTOTYPES)
-    with pytest.raises(RemoteProtocolError, match=r"W16: cam .*class 1, .*anew"):
+    with pytest.raises(RemoteProtocolError, match=r"W16: cam .*class 1, .*again"):
         remarks.check_classes(method("fedproto"), hello, {"prototypes": rows(0, 1)}, PROTOTYPES)
     remarks.check_classes(method("lg_fedavg"), hello, {"header": rows(0, 1, 2)}, {})  # shares the rows of all classes
     silent = Hello(federation="lab", device="cam", classes=3)

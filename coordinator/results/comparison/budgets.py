@@ -80,7 +80,7 @@ def accuracy_at(trial: Trial, budget: Budget, model: MeasuredModel = "personal")
 
 
 def at_budget(line: MethodRuns, budget: Budget, model: MeasuredModel = "personal") -> Spread | None:
-    """The spread over the seeds of the accuracy at a budget; None unless every seed has one."""
+    """The spread over the seeds of the accuracy at a budget, or None unless every seed has one."""
     found = [accuracy_at(trial, budget, model) for trial in line.trials]
     return None if None in found else spread_of(found)
 

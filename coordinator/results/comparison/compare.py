@@ -46,7 +46,7 @@ class Trial:
         return summary(self.result)
 
     def accuracy(self, figure: str) -> float | None:
-        """Return one of ACCURACIES; None where it is unknown, as for a run that ended early."""
+        """Return one of ACCURACIES, or None where it is unknown, as for a run that ended early."""
         return ACCURACIES[figure].of(self.whole) if self.result.completed else None
 
     def cost(self, figure: str) -> float | None:
@@ -81,7 +81,7 @@ class MethodRuns:
         return self.over_seeds(lambda trial: trial.cost(figure))
 
     def to_target(self, target: str, figure: str) -> Spread | None:
-        """Return a field of metrics.Point at the time a target was reached; None unless every seed reached it."""
+        """Return a field of metrics.Point at the time a target was reached, or None unless every seed reached it."""
         reached = [trial.whole["to_target"].get(target, {}).get(figure) for trial in self.trials]
         return None if None in reached else spread_of(reached)
 
@@ -109,14 +109,14 @@ class Spread:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % confidence interval of the mean, by Student's t; None for a single value.
+        """The 95 % confidence interval of the mean, by Student's t, or None for a single value.
 
         It holds for seeds drawn independently whose values are about normal.
         """
         return self.interval_at(CONFIDENCE)
 
     def interval_at(self, confidence: float) -> tuple[float, float] | None:
-        """Return the interval that holds the mean with this confidence, as `interval`; None for a single value."""
+        """Return the interval that holds the mean with this confidence, as `interval`, or None for a single value."""
         if self.sd is None:
             return None
         half = t_quantile(confidence, self.count - 1) * self.sd / math.sqrt(self.count)
@@ -124,7 +124,7 @@ class Spread:
 
     @property
     def p_value(self) -> float | None:
-        """The two-sided p value of Student's t test of a mean of 0; None for a single value.
+        """The two-sided p value of Student's t test of a mean of 0, or None for a single value.
 
         It is below 1 - c where the interval of confidence c leaves out 0.
         """
@@ -179,7 +179,7 @@ class Comparison:
         return tuple(name for name in names if name != ALONE) or names
 
     def of_shared_models(self) -> Comparison | None:
-        """Return a comparison of the models that devices share; None where no method has one.
+        """Return a comparison of the models that devices share, or None where no method has one.
 
         Every method keeps its place, so that its line has the same style; lines of active means follow.
         """
@@ -214,7 +214,7 @@ def setting_text(setting: Mapping[str, Any]) -> str:
 
 
 def spread_of(values: Iterable[float | None]) -> Spread | None:
-    """Mean and sample standard deviation of the values that are known; None without any."""
+    """Mean and sample standard deviation of the values that are known, or None without any."""
     known = [value for value in values if value is not None]
     if not known:
         return None

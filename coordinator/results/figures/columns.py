@@ -30,7 +30,7 @@ class FigureColumn:
     place: int = 100
     """Columns stand from left to right in this order."""
     say: Callable[[Any], str] | None = None
-    """Writes a value, and the mean of numbers; None for the way of its unit."""
+    """Writes a value, and the mean of numbers, or None for the way of its unit."""
     right: bool = True
     """Aligns numbers to the right; the last row has their mean."""
     signed: bool = False

@@ -28,7 +28,7 @@ class ComparedFigure(Declared[Mapping[str, Any]]):
     better: int = field(default=1, kw_only=True)
     """1: the highest accuracy is the best one, -1: the lowest."""
     on_boards: bool | None = field(default=None, kw_only=True)
-    """Whether its column is only for runs on the boards of a lab, or only for other runs; None for all runs."""
+    """Whether its column is only for runs on the boards of a lab, or only for other runs, or None for all runs."""
 
     def of(self, holder: Mapping[str, Any]) -> float | None:
         """Return the value in a run's summary, or None if it is unknown."""

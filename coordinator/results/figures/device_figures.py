@@ -37,7 +37,7 @@ class Figure(Declared[DeviceResult]):
     blank: bool = field(default=False, kw_only=True)
     """Its cell in devices.csv is empty where it is 0."""
     entry: Callable[[DeviceResult], Any] | None = field(default=None, kw_only=True)
-    """Makes its entry in summary.json where that is not the value itself; None is left out."""
+    """Makes its entry in summary.json where that is not the value itself.  None is left out."""
     cell: Callable[[Any], object] | None = field(default=None, kw_only=True)
     """Makes its cell in devices.csv where that is not the value itself."""
 

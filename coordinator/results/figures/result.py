@@ -223,7 +223,7 @@ class Result:
         return over_devices(found, weights, every=len(found) == len(self.learners))
 
     def gm_of(self, accuracy: Mapping[str, float]) -> float | None:
-        """FedNH's GM from accuracies by device id; None if the devices did not measure one model."""
+        """FedNH's GM from accuracies by device id, or None if the devices did not measure one model."""
         return global_model(self.learned(accuracy)) if self.one_model else None
 
     def points(self, model: MeasuredModel = "personal") -> list[Point]:

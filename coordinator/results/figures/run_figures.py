@@ -28,7 +28,7 @@ class RunFigure(Declared[Result]):
     """The field of Result of this name is read back from it; `later`: older run folders do not have it."""
 
     def entry(self, result: Result) -> Any:
-        """The value in summary.json; None is left out."""
+        """The value in summary.json.  None is left out."""
         found = _plain(self.of(result))
         return None if self.sparse and not found else found
 

@@ -329,7 +329,7 @@ def _panel_means(curves: Sequence[Mapping[str, float]]) -> Iterator[float | None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None if a value is not known."""
+    """Return the mean, or None if a value is not known."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if len(known) == len(values) else None
 
@@ -360,7 +360,7 @@ def spent_points(line: MethodRuns) -> list[SpentPoint]:
 
 
 def cost_point(line: MethodRuns) -> CostPoint | None:
-    """Return the cost of the completed runs at their end; None without completed runs."""
+    """Return the cost of the completed runs at their end, or None without completed runs."""
     accuracy = line.accuracy("mean")
     spent = line.over_seeds(lambda trial: _bytes_per_device(trial.whole["bytes"], len(trial.result.devices)))
     flops = line.over_seeds(lambda trial: trial.whole["work"].get("device_flops_total"))

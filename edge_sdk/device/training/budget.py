@@ -260,7 +260,7 @@ class LedgerWitness:
         self._path = path
 
     def newest(self) -> tuple[bytes, bool] | None:
-        """Return the newest mark, and whether this file is the original, not a copy; None before the first mark."""
+        """Return the newest mark, and whether this file is the original, not a copy, or None before the first mark."""
         if not self._path.is_file():
             return None
         with self._opened() as row:

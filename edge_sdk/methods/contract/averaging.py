@@ -43,7 +43,7 @@ class AveragingState:
     rounds: Count
     """The number of rounds.  After the last one, the mean goes out only if the closing exchange carries it."""
     slots: SlotSum | None = None
-    """The running sum over all slots; None unless the result is the mean over all slots."""
+    """The running sum over all slots, or None unless the result is the mean over all slots."""
 
 
 class Averaging(Method[P]):

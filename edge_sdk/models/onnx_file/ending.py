@@ -224,7 +224,7 @@ def _matmul(graph: Graph, product: Node, bias: NDArray[Any] | None, operators: t
 def _joined(
     features: str, factors: NDArray[Any], bias: NDArray[Any], operators: tuple[Node, ...], dtype: np.dtype[Any]
 ) -> OutputLayer | None:
-    """Return the layer with factors (k, d) and a bias of one number or k; None for other shapes."""
+    """Return the layer with factors (k, d) and a bias of one number or k, or None for other shapes."""
     if factors.ndim != 2 or bias.size not in (1, len(factors)):
         return None
     column = np.broadcast_to(bias.reshape(-1), (len(factors),))

@@ -47,7 +47,7 @@ class Constant:
     """The folder of the file, or None if the file came as bytes."""
 
     def values(self) -> NDArray[Any] | None:
-        """Return the values; None where their type is none of KINDS.  Raises ModelError for damage."""
+        """Return the values, or None where their type is none of KINDS.  Raises ModelError for damage."""
         parts: dict[int, list[Field]] = {}
         for field in fields(memoryview(self.raw)):
             parts.setdefault(field.number, []).append(field)
@@ -149,5 +149,5 @@ def has_nan(tensor: Constant) -> bool:
 
 
 def as_floats(values: NDArray[Any] | None) -> Floats | None:
-    """Return floating-point values as f4; None for others."""
+    """Return floating-point values as f4, or None for others."""
     return None if values is None or values.dtype.kind != "f" else values.astype(np.float32)

@@ -193,7 +193,7 @@ class TorchModel:
 
     @property
     def tap(self) -> Tap | None:
-        """Reads logits and features in one forward pass of the net, in its present mode; None without features."""
+        """Reads logits and features in one forward pass of the net, in its present mode, or None without features."""
         return self._anatomy.tap
 
     @property
@@ -296,7 +296,7 @@ class TorchModel:
         )
 
     def step_norms(self, batches: Batches, objective: Objective, part: Part = "all") -> list[float] | None:
-        """Return what the function of that name in base.py does; None for terms that keep something between fits."""
+        """Return what the function of that name in base.py does, or None for terms that keep something between fits."""
         if any(term.on == "own" for term in objective):
             return None
         check_fit(self.spec, batches, objective)

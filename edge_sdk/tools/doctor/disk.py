@@ -99,7 +99,7 @@ def read_mounts() -> str:
 
 
 def judge_sync(median_s: float | None) -> Finding:
-    """Judge the time of a sync of 4 KiB, in seconds, which delays each exchange; None if it could not be measured."""
+    """Judge the seconds of a sync of 4 KiB, which delays each exchange.  None if it could not be measured."""
     if median_s is None:
         return fail(_UNWRITABLE, _ABOVE)
     shown = f"{1e3 * median_s:.1f} ms for 4 KiB"
@@ -109,7 +109,7 @@ def judge_sync(median_s: float | None) -> Finding:
 
 
 def measure_sync_s(folder: Path) -> float | None:
-    """Return the median time of a few syncs in seconds; None if no file can be written in the folder."""
+    """Return the median time of a few syncs in seconds, or None if no file can be written in the folder."""
     try:
         with tempfile.TemporaryFile(dir=nearest(folder)) as file:
             return statistics.median(_sync_s(file.fileno()) for _ in range(SYNCS))
@@ -125,7 +125,7 @@ def _sync_s(descriptor: int) -> float:
 
 
 def judge_speed(bytes_per_s: float | None) -> Finding:
-    """Judge the rate of durable writes in bytes a second; None if it could not be measured."""
+    """Judge the rate of durable writes in bytes a second, or None if it could not be measured."""
     if bytes_per_s is None:
         return fail(_UNWRITABLE, _ABOVE)
     shown = f"{bytes_per_s / 1e6:.1f} MB/s"
@@ -138,7 +138,7 @@ def judge_speed(bytes_per_s: float | None) -> Finding:
 
 
 def measure_bytes_per_s(folder: Path) -> float | None:
-    """Return the rate of a few durable writes in bytes a second; None if no file can be written in the folder."""
+    """Return the rate of a few durable writes in bytes a second, or None if no file can be written in the folder."""
     try:
         return disk_bytes_per_s(nearest(folder), blocks=MIB_WRITTEN)
     except StoreError:
@@ -146,7 +146,7 @@ def measure_bytes_per_s(folder: Path) -> float | None:
 
 
 def judge_room(free_bytes: int | None) -> Finding:
-    """Judge the free space; None if the folder is not on a disk."""
+    """Judge the free space, or None if the folder is not on a disk."""
     if free_bytes is None:
         return fail(_UNWRITABLE, _ABOVE)
     shown = f"{free_bytes / 2**30:.1f} GiB free" if free_bytes >= 2**30 else f"{free_bytes / 2**20:.0f} MiB free"
@@ -160,6 +160,6 @@ def judge_room(free_bytes: int | None) -> Finding:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the free bytes on the disk of the folder, which may not exist yet; None if it is not on a disk."""
+    """Return the free bytes on the disk of the folder, which may not exist yet, or None if it is not on a disk."""
     usage = shutil.disk_usage(nearest(folder))
     return usage.free if usage.total else None  # a file system of the kernel, such as /proc, has no size

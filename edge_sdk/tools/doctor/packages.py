@@ -59,7 +59,7 @@ def requirements(lines: Iterable[str] | None = None) -> tuple[Requirement, ...]:
 
 
 def installed(name: str) -> str | None:
-    """Return the version of a package; None if it is not installed."""
+    """Return the version of a package, or None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

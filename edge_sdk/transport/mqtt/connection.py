@@ -135,7 +135,7 @@ class ReconnectingTransport:
 
     @property
     def broker_limit_bytes(self) -> int | None:
-        """The largest MQTT packet that this broker accepts, in bytes; None if it states no limit."""
+        """The largest MQTT packet that this broker accepts, in bytes, or None if it states no limit."""
         return self._packet_bytes
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
@@ -256,7 +256,7 @@ class ChunkedLink:
     def __init__(self, send_queue: SendQueue, assembly: Reassembly) -> None:
         self._send_queue, self._assembly = send_queue, assembly
         self.screen: Screen | None = None
-        """Decides on every message before it is stored; None accepts every message."""
+        """Decides on every message before it is stored.  None accepts every message."""
 
     def passes(self, topic: str, payload: bytes, now_s: float, *, chunk: bool) -> bool:
         """Whether a message is accepted; chunk: whether it is a packet of a long frame."""

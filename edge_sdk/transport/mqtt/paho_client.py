@@ -52,7 +52,7 @@ class LeanClient(Client):
     def __init__(
         self, client_id: str, *, clean_session: bool | None, protocol: MQTTProtocolVersion, take_message: TakeMessage
     ) -> None:
-        """clean_session: whether the broker forgets this client at a disconnect; None with MQTT 5."""
+        """clean_session: whether the broker forgets this client at a disconnect, or None with MQTT 5."""
         super().__init__(
             CallbackAPIVersion.VERSION2,
             client_id,

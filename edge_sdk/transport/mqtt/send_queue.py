@@ -47,7 +47,7 @@ class _TokenBucket:
 
 
 class Pace:
-    """The maximum messages and bytes per second, averaged over one second; None sets no limit."""
+    """The maximum messages and bytes per second, averaged over one second.  None sets no limit."""
 
     def __init__(self, publishes_per_s: float | None = None, bytes_per_s: float | None = None) -> None:
         self._publishes = None if publishes_per_s is None else _TokenBucket(publishes_per_s)
@@ -192,7 +192,7 @@ class SendQueue:
             self._in_flight[packet_id] = message
 
     def note_acknowledged(self, packet_id: int) -> QueuedMessage | None:
-        """Return the message that the broker has acknowledged; None if the packet id is unknown."""
+        """Return the message that the broker has acknowledged, or None if the packet id is unknown."""
         with self._lock:
             message = self._in_flight.pop(packet_id, None)
             if message is not None and message.chunk is not None:
@@ -225,7 +225,7 @@ class SendQueue:
             return next(iter(self._in_flight.values()), None)
 
     def next_in_s(self) -> float | None:
-        """Seconds until the pace allows the next message; None if none waits."""
+        """Seconds until the pace allows the next message, or None if none waits."""
         with self._lock:
             return self._pace.wait_s(self._clock()) if self._short or self._turns else None
 

@@ -23,7 +23,7 @@ class SocketClient(Protocol):
     """The part of an MQTT client that an external loop drives."""
 
     def socket(self) -> Any:
-        """The open socket; None once the connection is gone."""
+        """The open socket, or None once the connection is gone."""
 
     def want_write(self) -> bool:
         """Whether bytes wait to be written."""

@@ -109,7 +109,7 @@ class _Connection(ssl.SSLSocket):
 
 
 def tls_context(files: TlsFiles, address: BrokerAddress) -> TlsContext | None:
-    """Return the TLS settings for a broker; None for a broker without TLS.
+    """Return the TLS settings for a broker, or None for a broker without TLS.
 
     Raises UsageError, in one line, for files that cannot be read or used, and for files given without TLS.
     """
@@ -222,7 +222,7 @@ def _value(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def file_ends_s(path: str | Path) -> float | None:
-    """Return when the first certificate of a PEM file to end does so, in seconds since 1970; None if unreadable."""
+    """Return when the first certificate of a PEM file to end does so, in seconds since 1970, or None if unreadable."""
     try:
         found = _PEM.findall(Path(path).read_text(encoding="ascii"))
         return min((ends_s(ssl.PEM_cert_to_DER_cert(each)) for each in found), default=None)

@@ -27,7 +27,7 @@ TEST_SPLITS = ("test", "validation", "valid")
 
 
 class Columns(NamedTuple):
-    """The columns that the user named; None lets the reader find them."""
+    """The columns that the user named.  None lets the reader find them."""
 
     label: str | None = None
     user: str | None = None

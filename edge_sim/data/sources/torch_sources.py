@@ -38,7 +38,7 @@ def read_torchvision(name: str, root: Path, emnist_split: str) -> SourceData:
     except ImportError as error:
         raise MissingExtra(error.name or "scipy", "vision", name) from None
     except Exception as error:  # noqa: BLE001  # a damaged file makes the loaders raise a dozen kinds of errors
-        raise UsageError(f"data.root: {root}: a file of {name} is damaged ({error}); get it anew") from None
+        raise UsageError(f"data.root: {root}: a file of {name} is damaged ({error}); get it again") from None
     return SourceData(name=name, train=train, test=test, scale=1 / 255, class_names=train.class_names)
 
 

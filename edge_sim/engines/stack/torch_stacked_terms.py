@@ -48,7 +48,7 @@ class StackedBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackedValue:
-    """Each device's loss by one term or all, and its gradients; None where it does not depend on these."""
+    """Each device's loss by one term or all, and its gradients, or None where it does not depend on these."""
 
     loss: Tensor  # (c,)
     logits: Tensor | None = None  # (c, b, k)
