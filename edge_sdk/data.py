@@ -15,7 +15,16 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.class_names import class_ids, listed
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, given_array
-from edge_sdk.sample_kind import RAGGED, SERIES, SampleKind, as_held, declared_kind, steps_there
+from edge_sdk.sample_kind import (
+    BY_LAST_AXIS,
+    OF_LENGTHS,
+    RAGGED,
+    SampleKind,
+    as_held,
+    declared_kind,
+    lengthened,
+    steps_there,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +52,7 @@ class Preprocess:
     scale: float = 1.0
     """A factor for the raw values, applied first (1/255 for bytes); not 0."""
     mean: float | tuple[float, ...] = 0.0
-    """Subtracted after scaling; one number, or one for each channel."""
+    """Subtracted after scaling; one number, or one for each channel, column of a vector, or sensor of a series."""
     std: float | tuple[float, ...] = 1.0
     """The divisor after that, likewise."""
     kind: str | None = field(default=None, repr=False)
@@ -51,6 +60,9 @@ class Preprocess:
     (b, t, d), or ids (b, t) as int64.  None: pictures, or flat samples as (b, 1, 1, d)."""
     vocabulary: int | None = field(default=None, repr=False)
     """How many ids of tokens there are."""
+    steps: int | None = field(default=None, repr=False)
+    """The length to which ragged series and texts are padded with 0; longer ones are refused.  None: the longest given;
+    a model with an input_shape sets its own."""
 
     def __post_init__(self) -> None:
         self._check_kind()
@@ -75,6 +87,10 @@ class Preprocess:
             raise UsageError(f"preprocess size and channels are of pictures, these are {declared}: leave them out")
         if declared is not None and declared.name == "tokens" and (self.scale, self.mean, self.std) != (1, 0, 1):
             raise UsageError("preprocess scale, mean and std: ids of tokens reach a model as they are: leave them out")
+        if self.steps is not None and (not is_whole(self.steps) or self.steps < 1 or self.kind not in OF_LENGTHS):
+            raise UsageError(
+                f"preprocess steps {self.steps!r}: expected a whole number of at least 1, of {' or '.join(OF_LENGTHS)}"
+            )
 
     @property
     def declared(self) -> SampleKind | None:
@@ -95,6 +111,8 @@ class Preprocess:
         """
         if (declared := self.declared) is not None:
             raw, _ = declared.held(raw, CHANNELS_LAST, "samples")
+            if self.steps is not None and len(raw):
+                raw = lengthened(raw, self.steps, "samples", declared.parts)
         if raw.ndim not in (2, 3, 4):
             raise UsageError(f"samples of shape {raw.shape}: expected (n, d), (n, h, w) or (n, h, w, c)")
         if raw.ndim == 2 and self.size is not None:
@@ -121,7 +139,7 @@ class Preprocess:
         x = _with_channels(x, self.channels)
         if self.size is not None and x.shape[2:] != self.size:
             x = _resize(x, self.size)
-        channels = x.shape[3] if self.kind in SERIES else x.shape[1]
+        channels = x.shape[3] if self.kind in BY_LAST_AXIS else x.shape[1]
         mean, std = self._by_channel("mean", channels), self._by_channel("std", channels)
         out: Floats = np.ascontiguousarray((x * np.float32(self.scale) - mean) / std)
         if self.kind == RAGGED:
@@ -136,11 +154,11 @@ class Preprocess:
         return np.broadcast_to(zero.ravel(), (channels,))
 
     def _by_channel(self, name: str, channels: int) -> Floats:
-        """Return mean or std as (c, 1, 1), of series as (1, 1, d), or (1, 1, 1) where one number is for all."""
+        """Return mean or std as (c, 1, 1), of vectors and series as (1, 1, d), or (1, 1, 1) for all alike."""
         values: Floats = np.array(getattr(self, name), np.float32).reshape(-1, 1, 1)
         if len(values) not in (1, channels):
             raise UsageError(f"preprocess {name}: {len(values)} numbers for samples with {channels} channels")
-        return values.T if self.kind in SERIES else values
+        return values.T if self.kind in BY_LAST_AXIS else values
 
 
 def _finite(value: object) -> Floats | None:

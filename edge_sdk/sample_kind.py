@@ -20,6 +20,8 @@ from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, c
 RAGGED = "ragged-series"
 """Series of several lengths: steps that are 0 in every sensor, at the end, are padding."""
 SERIES = ("series", RAGGED)
+OF_LENGTHS = (RAGGED, "tokens")
+"""Kinds whose samples may have several lengths, with 0 behind the shorter ones."""
 KINDS: Mapping[str, str] = {
     "picture": "(n, h, w), (n, h, w, c) or (n, c, h, w)",
     "vector": "(n, d)",
@@ -30,6 +32,8 @@ KINDS: Mapping[str, str] = {
 """The kinds, each with the shape of samples."""
 AXES: Mapping[str, int] = {"picture": 3, "vector": 1, "series": 2, RAGGED: 2, "tokens": 1}
 """The axes of a sample as a net is given it: (c, h, w), (d,), (t, d) and (t,)."""
+BY_LAST_AXIS = ("vector", *SERIES)
+"""Kinds whose columns or sensors, the last axis, have a mean and a deviation each."""
 MOST_VOCABULARY = 2**24
 """f4 holds all whole numbers up to this one."""
 
@@ -103,7 +107,7 @@ class SampleKind:
 
     def check_filled(self, x: NDArray[Any], where: str) -> None:
         """Raise UsageError for a sample that is nothing but padding."""
-        if self.name in ("tokens", RAGGED) and x.ndim in (2, 3):
+        if self.name in OF_LENGTHS and x.ndim in (2, 3):
             check_filled(x, where, self.parts)
 
     def _tokens(self, x: NDArray[Any], where: str) -> Floats:
@@ -185,6 +189,23 @@ def steps_there(x: NDArray[Any]) -> NDArray[np.bool_]:
     filled = x != 0 if x.ndim == 2 else (x != 0).any(axis=2)
     found: NDArray[np.bool_] = np.logical_or.accumulate(filled[:, ::-1], axis=1)[:, ::-1]
     return found
+
+
+def lengthened(x: NDArray[Any], steps: int, where: str, parts: str) -> NDArray[Any]:
+    """Return series (n, t, d), (n, t) or ids (n, t) with `steps` in place of t: 0 behind shorter ones, less padding.
+
+    Raises UsageError for a sample that is longer without its padding.
+    """
+    if x.shape[1] > steps:
+        own = steps_there(x).sum(axis=1)
+        if (longer := own > steps).any():
+            row = int(longer.argmax())
+            raise UsageError(
+                f"{where}: sample {row} has {own[row]} {parts}, {steps} are taken: cut it, or give more "
+                "room in the model's input_shape, or in the store's shape=..., dtype=..."
+            )
+        return x[:, :steps]
+    return np.pad(x, ((0, 0), (0, steps - x.shape[1]), (0, 0))[: x.ndim])
 
 
 def check_filled(x: NDArray[Any], where: str, parts: str) -> None:

@@ -278,9 +278,11 @@ class Agent:
         for a model that does not give a number for each of its classes.
         """
         known = self._context.bench.data.train.x
+        spec = self._context.bench.model.spec
+        if (kind := spec.preprocess.declared) is not None and kind.parts:
+            raw, _ = kind.held(kind.given(raw, "predict"), None, "predict")  # pads those of several lengths
         samples = _numbers(raw, layout, known.shape[1:] if len(known) else None)
         try:
-            spec = self._context.bench.model.spec
             logits = self._deployment.served().logits(spec.preprocess(samples))
             check_logits(spec, logits, len(samples))
             return softmax(logits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError, StoreError, Unsupported
 from edge_sdk.models.base import Batches, Model, ModelSpec
 from edge_sdk.objectives import Objective, Shapes
+from edge_sdk.sample_kind import OF_LENGTHS
 
 LEAST_PROBABILITY = 1e-4
 """Probabilities are at least this before their logarithm: trees and rounded outputs give 0, and a sure teacher's logits
@@ -86,6 +88,17 @@ def input_shape_of(name: str, shape: object) -> tuple[int, int, int]:
         )
     c, h, w = (1,) * (3 - len(sides)) + tuple(sides)
     return c, h, w
+
+
+def with_steps(preprocess: Preprocess | None, shape: tuple[int, int, int] | None) -> Preprocess:
+    """Return a model's preprocess, which pads ragged series and texts to the length that the model takes.
+
+    shape: (c, h, w) of its input, or None if unknown.
+    """
+    preprocess = preprocess or Preprocess()
+    if shape is None or preprocess.kind not in OF_LENGTHS:
+        return preprocess
+    return replace(preprocess, steps=shape[2] if preprocess.kind == "tokens" else shape[1])
 
 
 def check_samples(name: str, x: Floats, input_shape: tuple[int, int, int] | None) -> None:

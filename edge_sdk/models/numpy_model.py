@@ -31,6 +31,7 @@ from edge_sdk.models.checks import (
     input_shape_of,
     lacks,
     require,
+    with_steps,
 )
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.linear_head import LinearHead, clipped, with_more
@@ -420,6 +421,7 @@ class NumpyModel(HeadModel):
         check_whole_number(name, "classes", classes, 1)
         shape = input_shape_of(name, input_shape)
         check_whole_number(name, "seed", seed, 0)
+        preprocess = with_steps(preprocess, shape)
         self._input_shape: tuple[int, int, int] | None = shape
         self._parts: NumpyParts | None = None
         if hidden:

@@ -16,7 +16,7 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError
 from edge_sdk.models.body_model import BodyModel
-from edge_sdk.models.checks import check_samples, check_whole_number, input_shape_of
+from edge_sdk.models.checks import check_samples, check_whole_number, input_shape_of, with_steps
 from edge_sdk.models.cosine_head import make_head
 from edge_sdk.sample_kind import RAGGED, SERIES, steps_there
 
@@ -81,7 +81,7 @@ class SequenceModel(BodyModel):
             make_head(head, features, classes, seed),
             name=name,
             runtime="numpy",
-            preprocess=preprocess,
+            preprocess=with_steps(preprocess, self._input_shape),
             flops=flops,
             note=note,
         )

@@ -1,19 +1,72 @@
-"""A reader of labelled samples in a CSV file: rows of numbers, texts as ids of tokens, or series step by step."""
+"""A reader of labelled samples in a CSV file: rows of numbers, texts or ids of their tokens, series step by step."""
 
 from __future__ import annotations
 
 import csv
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_sdk.class_names import listed
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
-from edge_sdk.sample_kind import SERIES, declared_kind
+from edge_sdk.sample_kind import SERIES, SampleKind, declared_kind
 from edge_sdk.samples.readers import checked_samples
+from edge_sdk.samples.texts import TEXT_LENGTH, ids_of_words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvColumns:
+    """What the columns of a CSV file are; those that nothing is said of hold numbers."""
+
+    label: str = "label"
+    series: str | None = None
+    """Tells series apart; a row is a step."""
+    text: str | None = None
+    """Holds texts, whose words become ids of tokens."""
+    user: str | None = None
+    """Says who recorded a sample."""
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """All columns that are named here; row 1 must have them."""
+        return tuple(each for each in (self.label, self.series, self.text, self.user, *self.ignored) if each)
+
+    def check(self, kind: SampleKind | None, where: str) -> None:
+        """Raise UsageError for columns that samples of a kind do not have."""
+        name = kind.name if kind else None
+        if name == "picture":
+            raise UsageError(f'{where}: kind = "picture": a row is a vector, a text, or a step of a series')
+        if (name in SERIES) != (self.series is not None):
+            column = 'series="COLUMN", which tells samples apart' if name in SERIES else "no column of series"
+            raise UsageError(f"{where}: expected {column}, for {kind or 'samples without a kind'}")
+        if self.text is not None and name != "tokens":
+            raise UsageError(f'{where}: the text column {self.text!r} needs kind = "tokens" and vocabulary')
+
+
+@dataclass(slots=True)
+class CsvSamples:
+    """The samples of a CSV file, in its order."""
+
+    columns: tuple[str, ...] = ()
+    """The columns of numbers."""
+    x: list[Any] = field(default_factory=list)
+    """Rows (d,), ids (t,), or lists of steps (t, d)."""
+    y: list[str] = field(default_factory=list)
+    users: list[str] = field(default_factory=list)
+    """Empty without a column of users."""
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """Whole numbers, or the names of classes."""
+        numbers = all(each.isdecimal() for each in self.y)
+        return np.array(self.y, np.int64) if numbers else np.array(self.y, np.str_)
 
 
 def samples_from_csv(
@@ -21,65 +74,103 @@ def samples_from_csv(
     *,
     label: str = "label",
     series: str | None = None,
+    text: str | None = None,
+    ignored: Sequence[str] = (),
+    length: int = TEXT_LENGTH,
     classes: Sequence[str] = (),
     kind: str | None = None,
     vocabulary: int | None = None,
 ) -> Samples:
-    """Read a CSV file in UTF-8 whose first row has the names of the columns; all but label and series are numbers.
+    """Read a CSV file in UTF-8 whose first row has the names of the columns; those without a meaning here are numbers.
 
-    A row is a sample (d,), or a text (t,) of ids, which empty cells at its end make shorter.  Of series a row is a step
-    (d,), and rows that follow each other with the same value in the column `series` are one sample.  label: the column
-    of classes, whole numbers from 0 or names; classes: all names in the federation's order.  kind, vocabulary: as of
-    Samples.  Raises UsageError that names the file, the row, counted from 1 with the names, and the column.
+    A row is a sample (d,), or a text: in the column `text`, of which hashed_words keeps `length` words, or as ids (t,),
+    which empty cells at its end make shorter.  Of series a row is a step (d,), and rows that follow each other with the
+    same value in the column `series` are one sample.  label: the column of classes, whole numbers from 0 or names;
+    classes: all names in the federation's order.  ignored: columns to leave out.  kind, vocabulary: as of Samples.
+    Raises UsageError that names the file, the row, counted from 1 with the names, and the column.
     """
     declared = declared_kind(kind, vocabulary, str(path))
-    if declared is not None and declared.name == "picture":
-        raise UsageError(f'{path}: kind = "picture": a row is a vector, a text, or a step of a series')
-    of_series = declared is not None and declared.name in SERIES
-    if of_series != (series is not None):
-        wants = f'series="COLUMN", which tells samples apart, for kind = "{kind}"' if of_series else "no series"
-        raise UsageError(f"{path}: expected {wants}")
-    x: list[list[float] | list[list[float]]] = []
-    y: list[str] = []
-    of: dict[str, int] = {}
-    newest = None
-    for where, cells in _rows(Path(path), [label, *([series] if series else [])]):
-        own = cells.pop(label)
-        sample = cells.pop(series) if series else ""
-        step = _numbers(where, cells, shorter=kind == "tokens")
-        if not series:
-            x.append(step)
-            y.append(own)
+    columns = CsvColumns(label=label, series=series, text=text, ignored=tuple(ignored))
+    found = read_csv(Path(path), columns, declared, length)
+    given = np.array(found.x, np.float32) if declared is None else declared.given(found.x, str(path))
+    return checked_samples(str(path), given, found.labels, names=classes, kind=declared)
+
+
+def read_csv(path: Path, columns: CsvColumns, kind: SampleKind | None, length: int) -> CsvSamples:
+    """Read the samples of a CSV file; length: how many words of a text are kept.  Raises UsageError."""
+    columns.check(kind, str(path))
+    found, of, newest = CsvSamples(), dict[str, int](), None
+    for where, cells in _rows(path, columns):
+        own = _label(where, columns.label, cells.pop(columns.label))
+        user = cells.pop(columns.user) if columns.user else None
+        sample = cells.pop(columns.series) if columns.series else None
+        found.columns = tuple(cells)
+        step = _step(where, cells, columns.text, kind, length)
+        if sample is not None and sample == newest:
+            _check_same(where, columns.label, sample, own, found.y[-1])
+            if user is not None:
+                _check_same(where, columns.user, sample, user, found.users[-1])
+            found.x[-1].append(step)
             continue
-        if sample != newest and sample in of:
-            raise UsageError(f"{where}, column {series}: {sample!r} continues after another began: sort the rows by it")
-        if sample == newest and own != y[-1]:
-            raise UsageError(f"{where}, column {label}: {own!r}, but the same series began with {y[-1]!r}")
-        if sample != newest:
-            newest, of[sample] = sample, len(x)
-            x.append([])
-            y.append(own)
-        x[-1].append(step)  # type: ignore[arg-type]  # of series these are lists of steps
-    if not x:
+        if sample is not None and sample in of:
+            raise UsageError(
+                f"{where}, column {columns.series}: {sample!r} continues after another began: sort the rows by it"
+            )
+        if sample is not None:
+            newest = sample
+            of[sample] = len(found.x)
+        found.x.append(step if sample is None else [step])
+        found.y.append(own)
+        if user is not None:
+            found.users.append(user)
+    if not found.x:
         raise UsageError(f"{path}: has no rows of samples")
-    labels = [int(each) for each in y] if all(each.strip().isdecimal() for each in y) else y
-    given = np.array(x, np.float32) if declared is None else declared.given(x, str(path))
-    return checked_samples(str(path), given, labels, names=classes, kind=declared)
+    if kind is not None and kind.name == "series":
+        _check_same_length(f"{path}: column {columns.series}", [*of], [len(steps) for steps in found.x])
+    return found
 
 
-def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Return where each row is, and its cells by column.  Raises UsageError for a row with other columns."""
+def _check_same_length(where: str, names: Sequence[str], lengths: Sequence[int]) -> None:
+    """Raise UsageError where series have several lengths, with the first that differs from the longest."""
+    longest = max(lengths)
+    if min(lengths) < longest:
+        short = next(place for place, steps in enumerate(lengths) if steps < longest)
+        raise UsageError(
+            f"{where}: {names[short]!r} has {lengths[short]} steps, {names[lengths.index(longest)]!r} has {longest}: "
+            'declare kind="ragged-series"'
+        )
+
+
+def _check_same(where: str, column: str | None, sample: str, now: str, before: str) -> None:
+    """Raise UsageError where the label or the user changes within a series."""
+    if now != before:
+        raise UsageError(f"{where}, column {column}: {now!r}, but the same series ({sample!r}) began with {before!r}")
+
+
+def _label(where: str, column: str, cell: str) -> str:
+    """Return a class's number or name.  Raises UsageError for none, and for a number that is no class."""
+    cell = cell.strip()
+    if not cell:
+        raise UsageError(f"{where}, column {column}: no label: leave the row out")
+    if cell.isdecimal():
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return cell
+    raise UsageError(
+        f"{where}, column {column}: {cell!r}: labels are whole numbers from 0 or names of classes; numbers to predict "
+        "(regression) are not offered"
+    )
+
+
+def _rows(path: Path, columns: CsvColumns) -> Iterator[tuple[str, dict[str, str]]]:
+    """Return where each row is, and its cells by column, without ignored ones.  Raises UsageError for other columns."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, strict=True)
             names = [each.strip() for each in next(rows, [])]
-            for name in needed:
-                if names.count(name) != 1:
-                    there = f"there are {listed(names)}" if names else "the file is empty"
-                    raise UsageError(f"{path}: row 1: expected one column {name!r}; {there}")
-            twice = [name for name in names if names.count(name) > 1]
-            if twice or len(names) <= len(needed):
-                raise UsageError(f"{path}: row 1: {f'two columns {twice[0]!r}' if twice else 'no columns of numbers'}")
+            _check_names(f"{path}: row 1", names, columns)
             for cells in rows:
                 where = f"{path}: row {rows.line_num}"
                 if len(cells) != len(names):
@@ -89,26 +180,59 @@ def _rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, dict[str, st
                         else f"{cells[len(names)]!r} too"
                     )
                     raise UsageError(f"{where}: {len(cells)} columns, {at}; row 1 has {len(names)}")
-                yield where, dict(zip(names, cells, strict=True))
+                yield (
+                    where,
+                    {name: cell for name, cell in zip(names, cells, strict=True) if name not in columns.ignored},
+                )
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except (csv.Error, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not a readable CSV file in UTF-8: {error}") from None
 
 
-def _numbers(where: str, cells: dict[str, str], *, shorter: bool) -> list[float]:
-    """Return the numbers of a row; shorter: whether empty cells may end it."""
+def _check_names(where: str, names: Sequence[str], columns: CsvColumns) -> None:
+    """Raise UsageError for a first row that lacks a column, has one twice, or leaves none for the samples."""
+    for name in columns.named:
+        if names.count(name) != 1:
+            there = f"there are {listed(names)}" if names else "the file is empty"
+            raise UsageError(f"{where}: expected one column {name!r}; {there}")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{where}: two columns {twice[0]!r}")
+    others = [name for name in names if name not in columns.named]
+    if columns.text and others:
+        raise UsageError(
+            f"{where}: beside the text there are {listed(others)}: name them as ignored (in a simulation "
+            "data.ignored_columns)"
+        )
+    if not columns.text and not others:
+        raise UsageError(f"{where}: no columns of numbers")
+
+
+def _step(
+    where: str, cells: dict[str, str], text: str | None, kind: SampleKind | None, length: int
+) -> list[int] | list[float]:
+    """Return the numbers of a row, or the ids of its text."""
+    vocabulary = kind.vocabulary if kind else 0
+    if text is not None:
+        return ids_of_words(cells[text], vocabulary, length, f"{where}, column {text}: the text")
     given = [(column, cell.strip()) for column, cell in cells.items()]
-    while shorter and given and not given[-1][1]:
+    while vocabulary and given and not given[-1][1]:
         given.pop()
     if not given:
         raise UsageError(f"{where}: a text without tokens: leave the row out")
     found = []
     for column, cell in given:
         try:
-            found.append(float(cell))
+            value = float(cell)
         except ValueError:
-            found.append(math.nan)
-        if not math.isfinite(found[-1]):
-            raise UsageError(f"{where}, column {column}: {cell!r} is no finite number")
+            value = math.nan
+        if not math.isfinite(value):
+            raise UsageError(
+                f"{where}, column {column}: {cell!r} is no finite number: write numbers, or name the column as ignored"
+            )
+        if vocabulary and not (value.is_integer() and 0 <= value < vocabulary):
+            raise UsageError(
+                f"{where}, column {column}: the id {cell}: a vocabulary of {vocabulary} has the ids 0..{vocabulary - 1}"
+            )
+        found.append(value)
     return found

@@ -13,7 +13,7 @@ from edge_sdk.class_names import listed
 from edge_sdk.data import Raw, is_whole
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import PictureLayout, channels_last, given_array, raw_values
-from edge_sdk.sample_kind import SampleKind, as_held
+from edge_sdk.sample_kind import OF_LENGTHS, SampleKind, as_held, lengthened
 
 KINDS = ("uint8", "float32")
 
@@ -50,15 +50,17 @@ def checked_sample(
 ) -> tuple[Raw, str]:
     """Return one sample as uint8 or float32, a copy in one piece with channels last, and a line on what was taken.
 
-    known: the form of the samples so far: one of that shape is taken as it is, unless a layout is given.  kind: the
-    declared one.  The line is empty where the layout was clear.  Raises UsageError for a sample that is neither, and
-    for NaN.
+    known: the form of the samples so far: one of that shape is taken as it is, unless a layout is given, and ragged
+    series and texts are padded to its length.  kind: the declared one.  The line is empty where the layout was clear.
+    Raises UsageError for a sample that is neither, and for NaN.
     """
     found = given_array(x, "a sample")
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         raise UsageError("a sample with NaN or Inf: leave it out, or repair the sensor's reading first")
     if kind is not None:
         values, line = as_held(found[None], kind, layout, "a sample")
+        if known is not None and kind.name in OF_LENGTHS and values.shape[2:] == known.shape[1:]:
+            values = lengthened(values, known.shape[0], "the store", kind.parts)
         return np.array(values[0], order="C"), line
     values = raw_values(found[None], "a sample")
     line = ""

@@ -22,14 +22,15 @@ from edge_sdk.given_arrays import (
     stacked_pictures,
 )
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
-from edge_sdk.sample_kind import SERIES, SampleKind, arguments, as_held, declared_kind
+from edge_sdk.sample_kind import OF_LENGTHS, SERIES, SampleKind, arguments, as_held, declared_kind
 from edge_sdk.samples.form import sample_id
 from edge_sdk.samples.reservoir import checked_split, part_of
+from edge_sdk.samples.texts import TEXT_LENGTH, ids_of_words
 from edge_sdk.samples.wav_files import read_wavs
 
 log = logging.getLogger(__name__)
 
-ARRAYS, SOUNDS = (".npy",), (".wav",)
+ARRAYS, SOUNDS, TEXTS = (".npy",), (".wav",), (".txt",)
 
 
 def samples_from_npz(
@@ -78,13 +79,16 @@ def samples_from_folder(
     layout: PictureLayout | None = None,
     kind: str | None = None,
     rate: int | None = None,
+    vocabulary: int | None = None,
+    length: int = TEXT_LENGTH,
 ) -> Samples:
-    """Read FOLDER/CLASS/*: pictures, by Pillow, .npy files with one sample each, or .wav files of PCM as series.
+    """Read FOLDER/CLASS/*: pictures, by Pillow, .npy files with one sample each, .wav files of PCM, or .txt files.
 
     classes: the names of all classes of the federation in its order, of which this device may have some; None for the
     sub-folders in the order of their names.  size: height and width to which pictures are resized.  layout: as of
-    Samples, for .npy files.  kind: of sounds, series, or ragged-series for several lengths; rate: that of all of them
-    in Hz, None: that of the first.  Raises UsageError with the folder or file that does not fit.
+    Samples, for .npy files.  kind: of sounds series or ragged-series, of texts tokens, of which hashed_words keeps
+    `length` words; rate: that of all sounds in Hz, None: that of the first.  Raises UsageError with the folder or file
+    that does not fit.
     """
     top = Path(folder)
     if not top.is_dir():
@@ -94,32 +98,71 @@ def samples_from_folder(
     strange = [name for name in there if name not in names]
     if strange:
         raise UsageError(f"{top / strange[0]}: no such class; the federation has {', '.join(names)}")
+    endings = TEXTS if kind == "tokens" else SUFFIXES + ARRAYS + SOUNDS
     files = [
         (path, label)
         for label, name in enumerate(names)
         for path in sorted((top / name).glob("*"))
-        if path.suffix.lower() in SUFFIXES + ARRAYS + SOUNDS and not path.name.startswith(".")
+        if path.suffix.lower() in endings and not path.name.startswith(".")
     ]
     if not files:
-        raise UsageError(f"{top}: expected a sub-folder for each class, with pictures, .npy or .wav files; found none")
+        held = ".txt files" if kind == "tokens" else 'pictures, .npy, .wav, or as kind = "tokens" .txt files'
+        raise UsageError(f"{top}: expected a sub-folder for each class, with {held}; found none")
     paths = [path for path, _ in files]
-    kinds = {"" if path.suffix.lower() in SUFFIXES else path.suffix.lower() for path in paths}
-    if len(kinds) > 1:
-        held = " and ".join(f"{each} files" if each else "pictures" for each in sorted(kinds))
-        raise UsageError(f"{top}: holds {held}; give one kind")
-    y = np.array([label for _, label in files], np.int64)
-    if kinds == {*SOUNDS}:
-        declared = declared_kind(kind or "series", None, str(top))
-        if declared is None or declared.name not in SERIES:
-            raise UsageError(f'{top}: kind = "{kind}": .wav files are series or ragged-series')
-        sounds = declared.given(read_wavs(paths, rate), str(top))
-        return checked_samples(str(top), sounds, y, names=names, kind=declared)
-    if (kind, rate) != (None, None):
-        raise UsageError(f"{top}: kind and rate are of .wav files, and it holds others: leave them out")
+    ending = one_ending(paths, top)
+    declared = declared_kind(kind or ("series" if ending in SOUNDS else None), vocabulary, str(top))
     remedy = "give one size to all with size=(height, width)"
-    are_pictures = kinds == {""}
-    x = read_pictures(paths, size, remedy=remedy) if are_pictures else _stacked(paths)
-    return checked_samples(str(top), x, y, names=names, layout=CHANNELS_LAST if are_pictures else layout)
+    x = read_files(paths, declared, top, size=size, rate=rate, length=length, remedy=remedy)
+    y = np.array([label for _, label in files], np.int64)
+    layout = CHANNELS_LAST if ending in SUFFIXES else layout
+    return checked_samples(str(top), x, y, names=names, layout=layout, kind=declared)
+
+
+def one_ending(paths: Sequence[Path], where: Path) -> str:
+    """Return the ending that files have in common, of pictures the first one's.  Raises UsageError for several."""
+    found = {"" if path.suffix.lower() in SUFFIXES else path.suffix.lower() for path in paths}
+    if len(found) > 1:
+        held = " and ".join(f"{each} files" if each else "pictures" for each in sorted(found))
+        raise UsageError(f"{where}: holds {held}; give one kind")
+    return paths[0].suffix.lower()
+
+
+def read_files(
+    paths: Sequence[Path],
+    kind: SampleKind | None,
+    where: Path,
+    *,
+    size: tuple[int, int] | None,
+    rate: int | None,
+    length: int,
+    remedy: str,
+) -> NDArray[Any]:
+    """Return the samples in files of one ending, one in each.
+
+    kind: the declared one.  size: of pictures; rate: of sounds; length: of texts, in words.  remedy: what to do about
+    pictures of several sizes.  Raises UsageError with the file that does not fit.
+    """
+    ending = one_ending(paths, where)
+    if ending in SOUNDS and (kind is None or kind.name not in SERIES):
+        raise UsageError(f'{where}: .wav files are samples of kind = "series" or "ragged-series"')
+    if rate is not None and ending not in SOUNDS:
+        raise UsageError(f"{where}: rate is of .wav files, and it holds others: leave it out")
+    if ending in SOUNDS and kind is not None:
+        return kind.given(read_wavs(paths, rate), str(where))
+    if ending in TEXTS and kind is not None:
+        return np.array([ids_of_words(_text(path), kind.vocabulary, length, f"{path}: the text") for path in paths])
+    if ending in SUFFIXES:
+        if kind is not None and kind.name != "picture":
+            raise UsageError(f'{where}: holds pictures, which are no samples of kind = "{kind.name}"')
+        return read_pictures(paths, size, remedy=remedy)
+    return _stacked(paths, kind, where)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not a readable text in UTF-8: {error}") from None
 
 
 def samples_from_torch(
@@ -146,15 +189,18 @@ def samples_from_torch(
         except (TypeError, ValueError):
             raise UsageError(f"sample {i} of the dataset: expected a pair of sample and label") from None
         if isinstance(pair, Mapping):
+            keys = [*map(str, pair)]
+            of_label = next((key for key in ("label", "labels") if key in keys), keys[-1] if keys else "label")
+            of_sample = next((key for key in keys if key != of_label), "image")
             raise UsageError(
-                f"sample {i} of the dataset: a dict with {listed([*pair])}, expected a pair of sample and label: write "
-                'a list of pairs, such as [(each["image"], each["label"]) for each in dataset]'
+                f"sample {i} of the dataset: a dict with {listed(keys)}, expected a pair of sample and label: write "
+                f'a list of pairs, such as [(each["{of_sample}"], each["{of_label}"]) for each in dataset]'
             )
         given.append(sample)
         y.append(given_array(label, f"the label of sample {i} of the dataset"))
     if not given:
         raise UsageError("the dataset is empty")
-    x, order = _stacked_samples(given)
+    x, order = _stacked_samples(given, declared)
     labels = np.stack(y) if len({each.shape for each in y}) == 1 else y
     names = _names_in(dataset)
     return checked_samples("the dataset", x, labels, names=names, layout=layout, kind=declared, ambiguous=order)
@@ -180,8 +226,10 @@ def split_samples(samples: Samples, split: tuple[float, float, float] = (0.8, 0.
     )
 
 
-def _stacked_samples(given: Sequence[Any]) -> tuple[NDArray[Any], PictureLayout]:
+def _stacked_samples(given: Sequence[Any], kind: SampleKind | None) -> tuple[NDArray[Any], PictureLayout]:
     """Return the samples of a dataset as one array, and the layout that such have where their sizes do not tell."""
+    if kind is not None and kind.parts:
+        return kind.given(given, "the dataset"), CHANNELS_LAST
     if all(map(is_pillow_picture, given)):
         return given_array(given, "the dataset"), CHANNELS_LAST
     arrays = [given_array(sample, f"sample {i} of the dataset") for i, sample in enumerate(given)]
@@ -191,16 +239,18 @@ def _stacked_samples(given: Sequence[Any]) -> tuple[NDArray[Any], PictureLayout]
     return np.stack(arrays), "NCHW" if all(hasattr(sample, "detach") for sample in given) else CHANNELS_LAST
 
 
-def _stacked(files: Sequence[Path]) -> NDArray[Any]:
-    arrays = []
+def _stacked(files: Sequence[Path], kind: SampleKind | None, where: Path) -> NDArray[Any]:
+    """Return the arrays of .npy files; those of several lengths are padded, where the kind has lengths."""
+    arrays, of_lengths = [], kind is not None and kind.name in OF_LENGTHS
     for path in files:
         try:
             arrays.append(np.load(path, allow_pickle=False))
         except UNREADABLE as error:
             raise UsageError(f"{path}: not a readable .npy file: {why_unreadable(error)}") from None
-        if arrays[-1].shape != arrays[0].shape:
+        same_from = 1 if of_lengths else 0
+        if arrays[-1].ndim != arrays[0].ndim or arrays[-1].shape[same_from:] != arrays[0].shape[same_from:]:
             raise UsageError(f"{path}: shape {arrays[-1].shape}, but {files[0].name} has {arrays[0].shape}")
-    return np.stack(arrays)
+    return kind.given(arrays, str(where)) if kind is not None and of_lengths else np.stack(arrays)
 
 
 def checked_samples(
@@ -220,7 +270,7 @@ def checked_samples(
     the declared one.
     """
     raw = np.asarray(x)
-    if raw.ndim not in (2, 3, 4) or not raw.size:
+    if not raw.size or (kind is None and raw.ndim not in (2, 3, 4)):
         raise UsageError(f"{where}: expected (n, d), (n, h, w) or (n, h, w, c), none of them 0, found {raw.shape}")
     values, line = as_held(raw, kind, layout, where, ambiguous=ambiguous)
     labels_at, expected = labels_at or where, f"expected {len(raw)} labels, whole numbers from 0, "

@@ -585,7 +585,7 @@ class SampleStore:
             raise UsageError("shape and dtype of the samples: give both, or neither")
         form = Form(tuple(shape), str(np.dtype(dtype)))
         if form != self._form:
-            one, line = as_held(np.broadcast_to(np.uint8(0), (1, *form.shape)), self._kind, self._layout, "shape")
+            one, line = as_held(np.broadcast_to(np.uint8(1), (1, *form.shape)), self._kind, self._layout, "shape")
             if line:
                 log.warning("%s: %s", self.path or "SampleStore", line)
             form = Form(one.shape[1:], form.dtype)

@@ -15,6 +15,10 @@ from edge_sdk.errors import UsageError
 _WORD = re.compile(r"\w+")
 
 
+TEXT_LENGTH = 64
+"""How many words of a text are kept where nobody says it."""
+
+
 def hashed_words(texts: Iterable[str], *, vocabulary: int, length: int) -> NDArray[np.int32]:
     """Return the ids of the first `length` words of texts: (n, length), 1..vocabulary-1, and 0 behind shorter texts.
 
@@ -25,11 +29,13 @@ def hashed_words(texts: Iterable[str], *, vocabulary: int, length: int) -> NDArr
         raise UsageError(
             f"hashed_words: vocabulary {vocabulary!r} and length {length!r}: expected whole numbers of at least 2 and 1"
         )
-    rows = []
-    for number, text in enumerate(texts):
-        words = _WORD.findall(text.lower())[:length] if isinstance(text, str) else []
-        if not words:
-            raise UsageError(f"hashed_words: text {number} has no word ({text!r:.40}): leave it and its label out")
-        ids = [1 + crc32(word.encode()) % (vocabulary - 1) for word in words]
-        rows.append(ids + [0] * (length - len(ids)))
+    rows = [ids_of_words(text, vocabulary, length, f"hashed_words: text {number}") for number, text in enumerate(texts)]
     return np.array(rows, np.int32).reshape(-1, length)
+
+
+def ids_of_words(text: object, vocabulary: int, length: int, where: str) -> list[int]:
+    """Return the ids of one text, as `hashed_words` does; where: begins the message about a text without a word."""
+    words = _WORD.findall(text.lower())[:length] if isinstance(text, str) else []
+    if not words:
+        raise UsageError(f"{where} has no word ({text!r:.40}): leave it and its label out")
+    return [1 + crc32(word.encode()) % (vocabulary - 1) for word in words] + [0] * (length - len(words))

@@ -18,6 +18,7 @@ from edge_sdk.protocol.messages import FOREVER
 from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.reductions.influence import PAPER
 from edge_sdk.sample_kind import KINDS, MOST_VOCABULARY, SampleKind, declared_kind
+from edge_sdk.samples.texts import TEXT_LENGTH
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config import model_rules, run_keys
 from edge_sim.config.device_conditions import DAY_S, IDEAL_CONDITIONS, DeviceConditions, read_window
@@ -41,13 +42,15 @@ IN_STUDIES: Mapping[str, Any] = {"count_factor": 0.0, "hold_out_rounds": 0}
 MOST_PROCESSES = 256
 
 
-_Numbers = Annotated[tuple[Annotated[float, Real(-1e9, 1e9)], ...], Items(1, 4)]
-_Deviations = Annotated[tuple[Annotated[float, Real(1e-9, 1e9)], ...], Items(1, 4)]
+MOST_CHANNELS = 65536
+"""Channels, columns or sensors that may be given a number each."""
+_Numbers = Annotated[tuple[Annotated[float, Real(-1e9, 1e9)], ...], Items(1, MOST_CHANNELS)]
+_Deviations = Annotated[tuple[Annotated[float, Real(1e-9, 1e9)], ...], Items(1, MOST_CHANNELS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalise:
-    """Normalisation of inputs to unit scale, with one number for each channel, or one for all."""
+    """Normalisation of inputs to unit scale, with one number for each channel, column or sensor, or one for all."""
 
     mean: _Numbers
     """Subtracted from values that `scale` has brought to about [0, 1]."""
@@ -71,11 +74,14 @@ class DataTable:
 
     source: Annotated[
         str,
-        Text(16, "digits|drawn-digits|npz|folder|leaf|hugging-face|mnist|fashion-mnist|emnist|svhn|cifar10|cifar100"),
+        Text(
+            16, "digits|drawn-digits|npz|csv|folder|leaf|hugging-face|mnist|fashion-mnist|emnist|svhn|cifar10|cifar100"
+        ),
     ] = "digits"
     """Where the samples come from."""
     path: str | None = None
-    """The npz file, the folder with one sub-folder for each class, or LEAF's folder with train/ and test/."""
+    """The npz file; the CSV file, or a folder with train.csv and test.csv; the folder with one sub-folder for each
+    class; or LEAF's folder with train/ and test/."""
     root: str | None = None
     """Folder with the files of a torchvision data set, which its loaders call root."""
     dataset: Annotated[str, Text(200)] | None = None
@@ -83,9 +89,19 @@ class DataTable:
     subset: Annotated[str, Text(200)] | None = None
     """The subset of that data set, if it has several (hugging-face)."""
     label_column: Annotated[str, Text(200)] | None = None
-    """The column with the classes, if several could be (hugging-face)."""
+    """The column with the classes; default: label in csv, the only one that could be in hugging-face."""
     user_column: Annotated[str, Text(200)] | None = None
-    """The column that names who recorded a sample, for partition.kind = "user" (hugging-face)."""
+    """The column that names who recorded a sample, for partition.kind = "user" (csv, hugging-face)."""
+    series_column: Annotated[str, Text(200)] | None = None
+    """The column that tells series apart, of which each row is a step (csv)."""
+    text_column: Annotated[str, Text(200)] | None = None
+    """The column with texts, whose words become ids of tokens (csv, hugging-face)."""
+    ignored_columns: tuple[Annotated[str, Text(200)], ...] = ()
+    """Columns to leave out (csv)."""
+    length: Annotated[int, Integer(1, 65536)] = TEXT_LENGTH
+    """How many words of a text are kept (tokens of csv, folder, hugging-face)."""
+    rate: Annotated[int, Integer(1, 10**7)] | None = None
+    """Rate of all .wav files in Hz (folder); default: that of the first."""
     emnist_split: Annotated[str, Text(16, "balanced|byclass|bymerge|letters|digits|mnist")] = "balanced"
     """One of EMNIST's six splits."""
     image_size: tuple[Side, ...] | None = None
@@ -95,8 +111,9 @@ class DataTable:
     """Order of the axes of pictures (npz, leaf, numbers of hugging-face): NCHW, channels first, or NHWC; default:
     inferred from their sizes."""
     kind: Annotated[str, Text(13, "|".join(KINDS))] | None = None
-    """What a sample is (npz, leaf, hugging-face): picture, vector, series (t, d), ragged-series of several lengths, or
-    tokens, ids (t,) that are neither scaled nor normalised; default: pictures and vectors, told by their shape."""
+    """What a sample is (npz, csv, folder, leaf, hugging-face): picture, vector, series (t, d), ragged-series of several
+    lengths, or tokens, ids (t,) that are neither scaled nor normalised; default: vectors (csv), else told by
+    their shape, pictures or vectors."""
     vocabulary: Annotated[int, Integer(2, MOST_VOCABULARY)] | None = None
     """How many ids of tokens there are: 0..vocabulary-1 (tokens)."""
     train_samples: SampleCount | None = None
@@ -123,8 +140,12 @@ class DataTable:
 
     @property
     def declared(self) -> SampleKind | None:
-        """The declared kind of samples, or None if none is declared.  Raises UsageError without a vocabulary."""
-        return declared_kind(self.kind, self.vocabulary, "data")
+        """The declared kind of samples, or None if none is declared; rows of a CSV file are vectors by default.
+
+        Raises UsageError without a vocabulary.
+        """
+        usual = "vector" if self.source == "csv" else None
+        return declared_kind(self.kind or usual, self.vocabulary, "data")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,6 +417,7 @@ NEEDED_KEYS: Mapping[str, str | None] = {
     "digits": None,
     "drawn-digits": None,
     "npz": "path",
+    "csv": "path",
     "folder": "path",
     "leaf": "path",
     "hugging-face": "dataset",
@@ -407,7 +429,9 @@ def _data(plain: Any, file: Path) -> DataTable:
     table = read_section(DataTable, plain, "data", file)
     needed = NEEDED_KEYS.get(table.source, "root")
     if needed and not getattr(table, needed):
-        what = {"npz": "file", "hugging-face": "data set, such as ylecun/mnist"}.get(table.source, "folder")
+        what = {"npz": "file", "csv": "file", "hugging-face": "data set, such as ylecun/mnist"}.get(
+            table.source, "folder"
+        )
         raise UsageError(f'{file}: data.{needed}: missing; with source = "{table.source}" it names the {what}')
     if table.image_size is not None and len(table.image_size) != 2:
         raise UsageError(f"{file}: data.image_size: expected [height, width], found {list(table.image_size)}")

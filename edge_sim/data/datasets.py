@@ -16,13 +16,26 @@ from edge_sdk.data import Augment, Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, public_taken
 from edge_sdk.public_set.samples import PublicSet
-from edge_sdk.sample_kind import RAGGED, SERIES, SampleKind, steps_there
+from edge_sdk.sample_kind import BY_LAST_AXIS, RAGGED, SERIES, SampleKind, steps_there
+from edge_sdk.samples.csv_files import CsvColumns
 from edge_sim.config.settings import Config, DataTable, Normalise
 from edge_sim.data.draw import draw_equally, draw_evenly
-from edge_sim.data.sources import digits, hub, leaf, npz
-from edge_sim.data.sources import folder as pictures
+from edge_sim.data.sources import csv_tables, digits, hub, leaf, npz
+from edge_sim.data.sources import folder as files
 from edge_sim.data.sources.base import SourceData
 
+OF_KINDS = ("npz", "csv", "folder", "leaf", "hugging-face")
+"""Sources of samples that may be of any kind."""
+READ_BY = {
+    "label_column": ("csv", "hugging-face"),
+    "user_column": ("csv", "hugging-face"),
+    "series_column": ("csv",),
+    "text_column": ("csv", "hugging-face"),
+    "ignored_columns": ("csv",),
+    "rate": ("folder",),
+    "length": ("csv", "folder", "hugging-face"),
+}
+"""Keys of [data], and the sources that read them."""
 MOST_PUBLIC = 400
 """The most samples that become the public set where the settings do not say how many."""
 
@@ -109,6 +122,7 @@ def load_dataset(
     """
     seed = seed if table.seed is None else table.seed
     kind = table.declared
+    _check_source(table)
     if kind is not None:
         _check_kind(table, kind)
     whole = _in_order(read_source(table, seed, folder), class_names)
@@ -138,7 +152,7 @@ def load_dataset(
             "leave some for the devices"
         )
     augment = Augment(**asdict(table.augment)) if table.augment else None
-    if misfit := augment.misfit(x.shape[1:], table.kind) if augment else "":
+    if misfit := augment.misfit(x.shape[1:], kind.name if kind else None) if augment else "":
         raise UsageError(f"data.augment: {misfit}")
     order = np.random.default_rng([seed, 2]).permutation(len(y))
     chosen, rest = np.sort(order[:public]), np.sort(order[public:])
@@ -165,10 +179,25 @@ def load_dataset(
     )
 
 
+def _check_source(table: DataTable) -> None:
+    """Raise UsageError for keys that the source does not read, and for columns that it lacks."""
+    usual = DataTable()
+    for key, sources in READ_BY.items():
+        if getattr(table, key) != getattr(usual, key) and table.source not in sources:
+            raise UsageError(f"data.{key}: has no effect with source = {table.source!r}; it is of {', '.join(sources)}")
+    if table.source == "csv" and (table.kind in SERIES) != (table.series_column is not None):
+        remedy = f'kind = "{table.kind}" needs it, the column that tells series apart'
+        if table.series_column is not None:
+            remedy = 'needs kind = "series" or "ragged-series"'
+        raise UsageError(f"data.series_column: {remedy}")
+    if table.text_column is not None and table.kind != "tokens":
+        raise UsageError('data.text_column: needs kind = "tokens" and vocabulary')
+
+
 def _check_kind(table: DataTable, kind: SampleKind) -> None:
     """Raise UsageError for settings that samples of a declared kind do not have."""
-    if kind.name != "picture" and table.source not in ("npz", "leaf", "hugging-face"):
-        raise UsageError(f'data.kind: {table.source} has pictures: kind = "{kind.name}" is of npz, leaf, hugging-face')
+    if kind.name != "picture" and table.source not in OF_KINDS:
+        raise UsageError(f'data.kind: {table.source} has pictures: kind = "{kind.name}" is of {", ".join(OF_KINDS)}')
     if kind.name == "tokens" and (table.scale not in (None, 1) or table.normalise != "none"):
         raise UsageError("data.scale, data.normalise: ids of tokens reach a model as they are: leave them out")
 
@@ -183,15 +212,26 @@ def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
     kind = table.declared
     if table.source == "npz":
         return npz.read_npz(folder / (table.path or ""), layout, kind)
+    if table.source == "csv":
+        of_csv = CsvColumns(
+            label=table.label_column or "label",
+            series=table.series_column,
+            text=table.text_column,
+            user=table.user_column,
+            ignored=table.ignored_columns,
+        )
+        path, held_out = folder / (table.path or ""), (table.test_fraction, seed)
+        return csv_tables.read_csv_tables(path, of_csv, kind, table.length, hold_out=held_out)
     if table.source == "folder":
         size = (table.image_size[0], table.image_size[1]) if table.image_size else None
-        return pictures.read_folder(folder / (table.path or ""), size, table.test_fraction, seed)
+        form = files.FileOptions(size, table.rate, table.length)
+        return files.read_folder(folder / (table.path or ""), form, table.test_fraction, seed, kind)
     if table.source == "leaf":
         shape = (table.image_size[0], table.image_size[1]) if table.image_size else None
         return leaf.read_leaf(folder / (table.path or ""), shape, layout, kind)
     if table.source == "hugging-face":
         size = (table.image_size[0], table.image_size[1]) if table.image_size else None
-        columns = hub.Columns(table.label_column, table.user_column, layout, kind)
+        columns = hub.Columns(table.label_column, table.user_column, layout, kind, table.text_column, table.length)
         return hub.read_hub(table.dataset or "", table.subset, columns, size, hold_out=(table.test_fraction, seed))
     from edge_sim.data.sources import torch_sources
 
@@ -330,4 +370,4 @@ def far_from_unit_scale(raw: Raw, scale: float, kind: SampleKind | None = None) 
 
 
 def _channels(raw: Raw, kind: SampleKind | None) -> int:
-    return raw.shape[-1] if raw.ndim == 4 or (kind is not None and kind.name in SERIES) else 1
+    return raw.shape[-1] if raw.ndim == 4 or (kind is not None and kind.name in BY_LAST_AXIS) else 1

@@ -30,6 +30,7 @@ from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.sample_kind import arguments
 from edge_sim.config import model_rules
 from edge_sim.config.device_conditions import IDEAL_CONDITIONS, DeviceConditions
 from edge_sim.config.scenario import QUIET, ScenarioTable
@@ -407,6 +408,7 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
     families.check_takes(model, dataset.kind)
     if row.feature_dim and not families.chooses_width(model):
         raise UsageError(f"fleet.feature_dim: the models of {model} have features of their own width; leave it out")
+    kind, vocabulary = arguments(dataset.kind)
     return Kit(
         id=config.ids[number],
         number=number,
@@ -426,8 +428,8 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
         proxy_features=wanted.proxy_features,
         mean=dataset.scaling.mean,
         std=dataset.scaling.std,
-        kind=config.data.kind,
-        vocabulary=config.data.vocabulary,
+        kind=kind,
+        vocabulary=vocabulary,
         privacy=wanted.privacy,
     )
 

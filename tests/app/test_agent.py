@@ -390,3 +390,37 @@ def test_an_app_hears_that_nobody_answers() -> None:
     assert [line for line in heard if "'app'" in line] == heard[1:]
     assert len(heard) == 2
     assert "must let this device publish, and read fl/v1/app/dn/left/+" in heard[1]
+
+
+def test_predict_pads_series_of_several_lengths_and_says_what_it_does_not_take(tmp_path: Path) -> None:
+    kind = {"kind": "ragged-series"}
+    own = edge_sdk.Samples([np.ones((2, 3)), np.ones((4, 3))], [0, 1], **kind)
+    model = edge_sdk.SequenceModel(2, (6, 3), seed=0, preprocess=edge_sdk.Preprocess(**kind))
+    agent = edge_sdk.Agent(
+        federation="a",
+        broker="mqtt://127.0.0.1:1",
+        identity="d",
+        model=model,
+        data=edge_sdk.LocalData(train=own),
+        state=tmp_path / "ragged",
+    )
+    both = agent.predict([np.ones((5, 3)), np.full((1, 3), 2)])
+    np.testing.assert_allclose(both[:1], agent.predict(np.ones((1, 5, 3))), rtol=1e-6)
+    with pytest.raises(UsageError, match="sample 0 has 7 steps, 6 are taken"):
+        agent.predict(np.ones((1, 7, 3)))
+    tokens = {"kind": "tokens", "vocabulary": 9}
+    texts = edge_sdk.Samples([[1, 2], [3]], [0, 1], **tokens)
+    model = edge_sdk.SequenceModel(2, (4,), seed=0, preprocess=edge_sdk.Preprocess(**tokens))
+    agent = edge_sdk.Agent(
+        federation="a",
+        broker="mqtt://127.0.0.1:1",
+        identity="d",
+        model=model,
+        data=edge_sdk.LocalData(train=texts),
+        state=tmp_path / "texts",
+    )
+    assert agent.predict([[1, 2, 3], [4]]).shape == (2, 2)
+    with pytest.raises(UsageError, match=r"predict: found texts, .*hashed_words"):
+        agent.predict(["a text"])
+    with pytest.raises(UsageError, match="predict: sample 1 has the id 9 at place 0: a vocabulary of 9"):
+        agent.predict([[1], [9]])

@@ -13,6 +13,7 @@ import pytest
 
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
+from edge_sdk.sample_kind import SampleKind
 from edge_sim.config import settings
 from edge_sim.data.sources.hub import Columns, read_hub
 from edge_sim.fleet.fleet import build_fleet
@@ -185,3 +186,21 @@ def test_without_the_library_or_a_name_it_is_one_line(
     assert cli.main(["simulate", str(file), "--out", str(tmp_path / "run")]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert word in said
+
+
+def test_texts_and_ids_of_several_lengths_are_tokens(cached: dict[str, Any]) -> None:
+    labels, tokens = [0, 1, 0, 1], SampleKind("tokens", 50)
+    texts = {"text": ["the cat", "a dog barks", "cats", "dogs"], "label": labels, "title": ["a", "b", "c", "d"]}
+    part = Part({"text": Value, "title": Value, "label": ClassLabel}, texts)
+    cached["a/texts"] = {"train": part, "test": part}
+    found = read("a/texts", Columns(kind=tokens, text="text", length=4))
+    assert (found.test.x > 0).sum(axis=1).tolist() == [2, 3, 1, 1]
+    with pytest.raises(UsageError, match=r"one column of texts or ids; found text, title; name it with data\.text_col"):
+        read("a/texts", Columns(kind=tokens))
+    with pytest.raises(UsageError, match=r'found none; kind = "tokens" takes the texts of text, title$'):
+        read("a/texts")
+    ids = Part({"input_ids": Value, "label": ClassLabel}, {"input_ids": [[1, 2], [3], [4, 5], [6]], "label": labels})
+    longer = Part({"input_ids": Value, "label": ClassLabel}, {"input_ids": [[7, 8, 9]], "label": [0]})
+    cached["a/ids"] = {"train": ids, "test": longer}
+    found = read("a/ids", Columns(kind=tokens))
+    assert (found.train.x[1].tolist(), found.test.x.tolist()) == ([3, 0, 0], [[7, 8, 9]])

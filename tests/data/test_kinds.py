@@ -101,6 +101,38 @@ def test_a_simulation_of_series_of_several_lengths() -> None:
     assert result.completed
     with pytest.raises(UsageError, match="data: x_test: sample 3 has the length 13: expected 1 to 12"):
         edge_sim.run(tables, data=data | {"lengths_test": np.r_[6, 6, 6, 13, np.full(16, 6)]})
+    longest = {"x_train": data["x_train"][:, :6], "lengths_train": np.minimum(data["lengths_train"], 6)}
+    assert edge_sim.run(tables, data=data | longest).completed  # of the training part and the test each its own
+
+
+def test_own_samples_and_a_test_of_other_lengths_are_padded_to_what_the_model_takes() -> None:
+    """Each device has a longest series of its own; the model's input_shape has room for all of them."""
+    model = edge_sdk.SequenceModel(2, (6, 2), seed=0, preprocess=edge_sdk.Preprocess(**RAGGED))
+    own = edge_sdk.Samples([np.ones((2, 2)), np.ones((4, 2))], [0, 1], **RAGGED)
+    test = edge_sdk.Samples(np.ones((1, 3, 2)), [1], **RAGGED)
+    bench = Workbench(model, edge_sdk.LocalData(train=own, test=test))
+    assert bench.samples.shape == (2, 1, 6, 2)
+    assert bench.samples[:, 0, :, 0].sum(1).tolist() == [2, 4]
+    assert bench.test is not None
+    assert bench.test[0, 0, :, 1].tolist() == [1, 1, 1, 0, 0, 0]
+    padded = edge_sdk.Samples(np.ones((1, 9, 2)), [1], **RAGGED, lengths=[5])  # longer by padding alone
+    assert Workbench(model, edge_sdk.LocalData(train=padded)).samples.shape == (1, 1, 6, 2)
+    with pytest.raises(UsageError, match="sample 1 has 7 steps, 6 are taken: cut it, or give more room in the model"):
+        Workbench(
+            model, edge_sdk.LocalData(train=edge_sdk.Samples([np.ones((1, 2)), np.ones((7, 2))], Y[:2], **RAGGED))
+        )
+
+
+def test_a_store_pads_to_the_length_that_was_declared() -> None:
+    with edge_sdk.SampleStore(None, classes=2, split=(1, 0, 0), shape=(5, 2), dtype="float32", **RAGGED) as store:
+        store.observe(np.ones((3, 2), np.float32), 0)
+        assert store.take_snapshot().data.train.x[0, :, 0].tolist() == [1, 1, 1, 0, 0]
+        with pytest.raises(UsageError, match=r"the store: sample 0 has 6 steps, 5 are taken: .* the store's shape="):
+            store.observe(np.ones((6, 2), np.float32), 0)
+    with edge_sdk.SampleStore(None, classes=2, split=(1, 0, 0), **TOKENS) as store:  # the first text is the longest
+        store.observe([7, 8, 9], 0)
+        store.observe([5], 1)
+        assert sorted(store.take_snapshot().data.train.x.tolist()) == [[5, 0, 0], [7, 8, 9]]
 
 
 def test_series_of_one_sensor_get_an_axis_and_are_normalised_by_sensor() -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
+from edge_sdk.sample_kind import SampleKind
 from edge_sim import run
 from edge_sim.config import settings
-from edge_sim.data.datasets import far_from_unit_scale, statistics
+from edge_sim.data.datasets import far_from_unit_scale, scaling_of, statistics
 from edge_sim.fleet import fleet
 
 SCALE = 1 / 255
@@ -128,3 +129,18 @@ def test_an_app_gives_numbers_for_each_channel() -> None:
         Preprocess(mean=(1, 2))(colour)
     with pytest.raises(UsageError, match="std"):
         Preprocess(std=(1.0, 0.0))
+
+
+def test_columns_of_a_declared_vector_have_a_mean_and_a_deviation_each() -> None:
+    x = np.array([[1, 1000], [3, 3000]], np.float32)
+    found = statistics(x, 1.0, SampleKind("vector"))
+    assert (found.mean, found.std) == ((2, 2000), (1, 1000))
+    assert statistics(x, 1.0).mean == (1001,)  # undeclared, it may be a flat picture
+    scaled = Preprocess(kind="vector", mean=found.mean, std=found.std)(x)
+    assert scaled.tolist() == [[[[-1, -1]]], [[[1, 1]]]]
+    with pytest.raises(UsageError, match="3 numbers for samples with 2 channels"):
+        Preprocess(kind="vector", mean=(1, 2, 3))(x)
+    tables = {"federation": {"name": "a", "rounds": 1, "devices": 2}}
+    nine = {"normalise": {"mean": [1] * 9, "std": [2] * 9}}  # as many sensors as a motion set has
+    given = settings.parse({**tables, "data": nine}, Path("f.toml")).data.normalise
+    assert scaling_of(given, np.zeros((2, 5, 9), np.float32), 1.0, SampleKind("series")).std == (2.0,) * 9

@@ -39,8 +39,8 @@ def test_a_numpy_project_passes_its_own_test(tmp_path: Path) -> None:
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("kind", ["series", "text"])
-def test_a_project_for_series_or_texts_passes_its_own_test(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["series", "text", "picture"])
+def test_a_project_of_each_kind_passes_its_own_test(tmp_path: Path, kind: str) -> None:
     assert main(["new", str(tmp_path / "app"), "--kind", kind, "--classes", "4", "--devices", "3"]) == 0
     passes_its_own_test(tmp_path / "app")
 

@@ -40,11 +40,15 @@ def test_a_csv_file_of_each_kind(tmp_path: Path) -> None:
         ("label,a\n", {}, "has no rows of samples"),
         ("", {}, "the file is empty"),
         ("label,a,b\n0,1,2\n1,,\n", TEXTS, "row 3: a text without tokens"),
-        ("label,a,b\n0,1,2\n1,9,1\n", TEXTS, "s.csv: sample 1 has the id 9"),
-        ("run,label,a\nx,0,1\nx,1,1\n", STEPS, "row 3, column label: '1', but the same series began with '0'"),
+        ("label,a,b\n0,1,2\n1,9,1\n", TEXTS, "s.csv: row 3, column a: the id 9: a vocabulary of 9 has the ids 0..8"),
+        ("run,label,a\nx,0,1\nx,1,1\n", STEPS, "row 3, column label: '1', but the same series ('x') began with '0'"),
         ("run,label,a\nx,0,1\ny,1,1\nx,0,1\n", STEPS, "row 4, column run: 'x' continues after another began"),
         ("run,label,a\nx,0,1\n", {"kind": "series"}, 'series="COLUMN"'),
-        ("run,label,a\nx,0,1\nx,0,1\ny,1,1\n", STEPS | {"kind": "series"}, "sample 1 has 1 steps, others have 2"),
+        (
+            "run,label,a\nx,0,1\nx,0,1\ny,1,1\n",
+            STEPS | {"kind": "series"},
+            "column run: 'y' has 1 steps, 'x' has 2: declare",
+        ),
     ],
 )
 def test_a_csv_file_that_does_not_fit(tmp_path: Path, text: str, given: dict[str, Any], said: str) -> None:

@@ -156,3 +156,34 @@ def test_parts_are_those_of_a_store():
     for wrong in ((0.5, 0.6, 0.1), (nan, 0, 0), (0.8, nan, 0.1), 0.8, ("0.8", "0.1", "0.1"), None):
         with pytest.raises(UsageError, match="split"):
             edge_sdk.split_samples(samples, wrong)
+
+
+@pytest.mark.torch
+def test_texts_and_series_of_several_lengths_in_datasets_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils.data import DataLoader, TensorDataset
+
+    tokens, ragged = {"kind": "tokens", "vocabulary": 10}, {"kind": "ragged-series"}
+    padded = TensorDataset(torch.tensor([[1, 2, 3], [4, 0, 0]]), torch.tensor([0, 1]))
+    loader = DataLoader(padded, batch_size=2)
+    with pytest.raises(UsageError, match=r"DataLoader: .*: give its \.dataset"):
+        edge_sdk.samples_from_torch(loader, **tokens)
+    assert edge_sdk.samples_from_torch(loader.dataset, **tokens).x.tolist() == [[1, 2, 3], [4, 0, 0]]
+    texts = [(torch.tensor([1, 2, 3]), 0), (torch.tensor([4]), 1)]
+    assert edge_sdk.samples_from_torch(texts, **tokens).x.tolist() == [[1, 2, 3], [4, 0, 0]]
+    series = [(torch.ones(2, 3), 0), (torch.ones(4, 3), 1)]
+    assert edge_sdk.samples_from_torch(series, **ragged).x[:, :, 0].tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
+    with pytest.raises(UsageError, match='sample 0 has 2 steps, others have 4: declare kind="ragged-series"'):
+        edge_sdk.samples_from_torch(series, kind="series")
+    with pytest.raises(UsageError, match="sample 1 has no tokens"):
+        edge_sdk.samples_from_torch([texts[0], (torch.tensor([], dtype=torch.int64), 1)], **tokens)
+
+
+def test_rows_of_a_dataset_of_hugging_face_are_made_pairs_as_the_line_says() -> None:
+    rows = [{"input_ids": [1, 2], "label": 0}, {"input_ids": [3], "label": 1}]
+    with pytest.raises(UsageError, match=r'write a list of pairs, such as \[\(each\["input_ids"\], each\["label"\]\)'):
+        edge_sdk.samples_from_torch(rows, kind="tokens", vocabulary=9)
+    pairs = [(each["input_ids"], each["label"]) for each in rows]
+    assert edge_sdk.samples_from_torch(pairs, kind="tokens", vocabulary=9).x.tolist() == [[1, 2], [3, 0]]
+    with pytest.raises(UsageError, match=r"found texts, expected the ids .* edge_sdk\.hashed_words"):
+        edge_sdk.samples_from_torch([("a text", 0), ("another", 1)], kind="tokens", vocabulary=9)

@@ -14,7 +14,7 @@ from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import unpack_arrays
 from edge_sdk.models.body_model import BodyModel
-from edge_sdk.models.checks import check_whole_inputs, check_width
+from edge_sdk.models.checks import check_whole_inputs, check_width, with_steps
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.ending import chosen_endings
@@ -103,7 +103,7 @@ class OnnxModel(BodyModel):
             layer,
             name=name,
             runtime="onnx",
-            preprocess=preprocess,
+            preprocess=with_steps(preprocess, session.inputs.sample_shape),
             flops=flops_per_sample or _flops(graph) or (body.flops if body else 0),
             note="; ".join([note or graph.description or split.remark(), *([body.report.remark()] if body else [])]),
         )
@@ -190,7 +190,7 @@ class OnnxTeacher(PredictOnly):
             scores,
             classes,
             gives="probabilities" if gives == "probabilities" else "logits",
-            preprocess=preprocess,
+            preprocess=with_steps(preprocess, session.inputs.sample_shape),
             name=name,
             runtime="onnx",
             flops_per_sample=flops_per_sample or _flops(graph),

@@ -26,6 +26,7 @@ from edge_sdk.models.checks import (
     input_shape_of,
     lacks,
     require,
+    with_steps,
 )
 from edge_sdk.models.optim import PLAIN_STEP, unpack_optim
 from edge_sdk.objectives import Objective, Optim, names_on, on_features
@@ -131,8 +132,9 @@ class TorchModel:
             raise ModelError(f"model {name or ''!r}: outputs {outputs!r}: expected logits or probabilities")
         net = unwrapped(net, name)
         name = name or type(net).__name__.lower()
-        preprocess = preprocess or Preprocess()
-        kind, shape = preprocess.declared, None if input_shape is None else input_shape_of(name, input_shape)
+        shape = None if input_shape is None else input_shape_of(name, input_shape)
+        preprocess = with_steps(preprocess, shape)
+        kind = preprocess.declared
         let_take(net, kind)
         make_lazy_layers(net, shape, name)
         _check_finite(net, name)

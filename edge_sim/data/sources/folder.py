@@ -1,52 +1,77 @@
-"""A source for the user's own pictures: a folder with one sub-folder for each class."""
+"""A source for the user's own files: pictures, sounds, texts or arrays, in one sub-folder for each class."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST
-from edge_sdk.samples.readers import SUFFIXES, read_pictures
+from edge_sdk.sample_kind import SERIES, SampleKind, arguments, as_held
+from edge_sdk.samples.readers import ARRAYS, SOUNDS, SUFFIXES, TEXTS, read_files
+from edge_sdk.samples.texts import TEXT_LENGTH
 from edge_sim.data.draw import hold_out
 from edge_sim.data.sources.base import SourceData
 
 REMEDY = "give one size to all with data.image_size = [height, width]"
 
 
-def read_folder(folder: Path, size: tuple[int, int] | None, test_fraction: float, seed: int) -> SourceData:
-    """Read the pictures under a folder: u1 (n, h, w) where all are grey, else (n, h, w, 3).
+OF_KIND = {"picture": SUFFIXES, **dict.fromkeys(SERIES, SOUNDS)}
+"""Endings of files of a kind, beside .npy."""
 
-    Files are FOLDER/CLASS/*.png, and a part of every class becomes the test; or FOLDER/{train,test}/CLASS/*.
-    Classes are numbered in the order of their names.  `size`: height and width to which pictures are resized.
 
-    Raises UsageError for a folder without pictures, a file that is none, or pictures of several sizes without `size`;
-    MissingExtra without Pillow.
+class FileOptions(NamedTuple):
+    """How the files of a folder are read, beside their kind; None: by default."""
+
+    size: tuple[int, int] | None = None
+    """Height and width to which pictures are resized."""
+    rate: int | None = None
+    """Of all sounds, in Hz."""
+    length: int = TEXT_LENGTH
+    """How many words of a text are kept."""
+
+
+def read_folder(
+    folder: Path, form: FileOptions, test_fraction: float, seed: int, kind: SampleKind | None = None
+) -> SourceData:
+    """Read the samples under a folder: pictures, u1 (n, h, w) where all are grey, else (n, h, w, 3), or what `kind` is.
+
+    Files are FOLDER/CLASS/*, and a part of every class becomes the test; or FOLDER/{train,test}/CLASS/*: pictures, of
+    series .wav files, of tokens .txt files, of all kinds but tokens .npy files.  Classes are numbered in the order of
+    their names.
+
+    Raises UsageError for a folder without samples, a file that does not fit, or pictures of several sizes without a
+    size; MissingExtra without Pillow.
     """
     divided = (folder / "train").is_dir() and (folder / "test").is_dir()
     top = folder / "train" if divided else folder
     classes = _classes(top)
-    train_files = _files(top, classes)
-    test_files = _files(folder / "test", classes) if divided else []
-    x = read_pictures([path for path, _ in train_files + test_files], size, remedy=REMEDY)
-    y = np.array([label for _, label in train_files + test_files], np.int64)
+    train_files = _files(top, classes, kind)
+    files = train_files + (_files(folder / "test", classes, kind) if divided else [])
+    size, rate, length = form
+    paths = [path for path, _ in files]
+    x = read_files(paths, kind, folder, size=size, rate=rate, length=length, remedy=REMEDY)
+    x, remark = as_held(x, kind, CHANNELS_LAST if x.dtype == np.uint8 else None, str(folder))
+    y = np.array([label for _, label in files], np.int64)
     if divided:
         n = len(train_files)
         train, test = np.arange(n), np.arange(n, len(y))
     else:
         train, test = hold_out(y, test_fraction, np.random.default_rng([seed, 1]))
     if not len(test):
-        raise UsageError(f"{folder}: too few pictures of each class to hold {test_fraction:g} of them out as the test")
-    samples = Samples(x, y, layout=CHANNELS_LAST)
+        raise UsageError(f"{folder}: too few samples of each class to hold {test_fraction:g} of them out as the test")
+    samples = Samples(x, y, (), CHANNELS_LAST, *arguments(kind))
     return SourceData(
         name=folder.name,
         train=samples.at(train),
         test=samples.at(test),
-        scale=1 / 255,
+        scale=1 / 255 if x.dtype == np.uint8 else 1.0,
         class_names=tuple(classes),
+        remark=remark,
     )
 
 
@@ -56,7 +81,7 @@ def _classes(top: Path) -> list[str]:
     names = _subfolders(top)
     if len(names) < 2:
         found = ", ".join(names) or "none"
-        raise UsageError(f"data.path: {top}: expected a sub-folder of pictures for each class, found {found}")
+        raise UsageError(f"data.path: {top}: expected a sub-folder of samples for each class, found {found}")
     return names
 
 
@@ -64,17 +89,26 @@ def _subfolders(top: Path) -> list[str]:
     return sorted(entry.name for entry in top.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _files(top: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
-    """Return (file, class) of every picture, ordered by class and then by name."""
+def _files(top: Path, classes: Sequence[str], kind: SampleKind | None) -> list[tuple[Path, int]]:
+    """Return (file, class) of every sample, ordered by class and then by name."""
     strange = [name for name in _subfolders(top) if name not in classes]
     if strange:
         raise UsageError(f"{top}: {strange[0]}: no such class in the training part; it has {', '.join(classes)}")
-    return [(path, label) for label, name in enumerate(classes) for path in _of_class(top / name)]
+    return [(path, label) for label, name in enumerate(classes) for path in _of_class(top / name, kind)]
 
 
-def _of_class(folder: Path) -> Iterator[Path]:
+def _of_class(folder: Path, kind: SampleKind | None) -> Iterator[Path]:
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
-    files = [path for path in entries if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
+    name = kind.name if kind is not None else "picture"
+    endings = TEXTS if name == "tokens" else (*OF_KIND.get(name, ()), *ARRAYS)
+    files = [path for path in entries if path.suffix.lower() in endings and not path.name.startswith(".")]
     if not files:
-        raise UsageError(f"{folder}: holds no pictures ({' '.join(SUFFIXES)})")
+        others = {path.suffix.lower() for path in entries} & {*SOUNDS, *TEXTS, *ARRAYS}
+        remedy = "".join(
+            f'; declare .{ending} files as data.kind = "{of}"'
+            for ending, of in (("wav", "ragged-series"), ("txt", "tokens"))
+            if f".{ending}" in others and kind is None
+        )
+        held = {"picture": "pictures"}.get(name, name)
+        raise UsageError(f"{folder}: holds no {held} ({' '.join(endings)}){remedy}")
     yield from files

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edge_sdk.arrays import Ints
-from edge_sdk.class_names import class_ids
+from edge_sdk.class_names import class_ids, listed
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, picture_bytes, stacked_pictures
 from edge_sdk.sample_kind import SampleKind, arguments, as_held
+from edge_sdk.samples.texts import TEXT_LENGTH, ids_of_words
 from edge_sim.data.draw import hold_out as held_out
 from edge_sim.data.sources.base import SourceData
 from edge_sim.data.sources.folder import REMEDY
@@ -34,6 +35,15 @@ class Columns(NamedTuple):
     """The order of the axes of samples of numbers."""
     kind: SampleKind | None = None
     """The declared kind of samples."""
+    text: str | None = None
+    """The column with texts."""
+    length: int = TEXT_LENGTH
+    """How many words of a text are kept."""
+
+    @property
+    def takes_texts(self) -> bool:
+        """Whether samples may be texts, whose words become ids."""
+        return self.kind is not None and self.kind.name == "tokens"
 
 
 def read_hub(
@@ -51,7 +61,7 @@ def read_hub(
     test_name = next((each for each in TEST_SPLITS if each in parts), None)
     label, samples = _find_columns(parts["train"], columns, where)
     used = [parts["train"], *([parts[test_name]] if test_name else [])]
-    x = _samples([value for part in used for value in part[samples]], size, f"{where}: {samples}")
+    x = _samples([value for part in used for value in part[samples]], size, f"{where}: {samples}", columns)
     layout = CHANNELS_LAST if x.dtype == np.uint8 else columns.layout
     x, remark = as_held(x, columns.kind, layout, f"{name}: {samples}")
     names = getattr(parts["train"].features[label], "names", None) or ()  # of a ClassLabel
@@ -116,7 +126,8 @@ def _offline_and_quiet() -> Iterator[None]:
 def _find_columns(part: Any, columns: Columns, where: str) -> tuple[str, str]:
     """The columns of labels and of samples.  Raises UsageError where they are not clear."""
     kinds = {column: type(feature).__name__ for column, feature in part.features.items()}
-    for key, column in (("label_column", columns.label), ("user_column", columns.user)):
+    named = {"label_column": columns.label, "user_column": columns.user, "text_column": columns.text}
+    for key, column in named.items():
         if column is not None and column not in kinds:
             raise UsageError(f"{where}: data.{key}: {column}: no such column; there are {', '.join(kinds)}")
     labels = [columns.label] if columns.label else [each for each, kind in kinds.items() if kind == "ClassLabel"]
@@ -128,14 +139,25 @@ def _find_columns(part: Any, columns: Columns, where: str) -> tuple[str, str]:
     others = [column for column in kinds if column not in (labels[0], columns.user)]
     pictures = [column for column in others if kinds[column] == "Image"]
     samples = pictures or [column for column in others if isinstance(part[0][column], Sequence | np.ndarray)]
-    samples = [column for column in samples if not isinstance(part[0][column], str)]
+    texts = [column for column in samples if isinstance(part[0][column], str)]
+    samples = [column for column in samples if column not in texts] or (texts if columns.takes_texts else [])
+    samples = [columns.text] if columns.text else samples
     if len(samples) != 1:
         found = ", ".join(samples) or "none"
-        raise UsageError(f"{where}: expected one column of pictures, or one of numbers; found {found}")
+        remedy = "" if columns.takes_texts or not texts else f'; kind = "tokens" takes the texts of {listed(texts)}'
+        remedy = "; name it with data.text_column" if len(samples) > 1 and samples == texts else remedy
+        held = "of texts or ids" if columns.takes_texts else "of pictures, or one of numbers"
+        raise UsageError(f"{where}: expected one column {held}; found {found}{remedy}")
     return labels[0], samples[0]
 
 
-def _samples(values: Sequence[Any], size: tuple[int, int] | None, where: str) -> Raw:
+def _samples(values: Sequence[Any], size: tuple[int, int] | None, where: str, columns: Columns) -> Raw:
+    kind = columns.kind
+    if kind is not None and any(isinstance(each, str) for each in values):
+        of, length = kind.vocabulary, columns.length
+        return np.array([ids_of_words(text, of, length, f"{where}: sample {i}") for i, text in enumerate(values)])
+    if kind is not None and kind.parts:
+        return kind.given(values, where)
     if hasattr(values[0], "convert"):  # a picture of Pillow
         names = [f"{where}, sample {number}" for number in range(len(values))]
         pictures = [picture_bytes(value, size, name) for value, name in zip(values, names, strict=True)]

@@ -16,7 +16,7 @@ from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, check_numbers, raw_values
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
-from edge_sdk.sample_kind import SampleKind, arguments, as_held
+from edge_sdk.sample_kind import OF_LENGTHS, SampleKind, arguments, as_held, lengthened
 from edge_sim.data.sources.base import SourceData
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
@@ -46,6 +46,9 @@ def of_arrays(
     of tokens are whole numbers.  where: begins the messages.  Raises UsageError naming the array, and what was found.
     """
     x = {part: _samples(f"{where}: x_{part}", arrays, part, layout, kind) for part in PARTS}
+    if kind is not None and kind.name in OF_LENGTHS:
+        longest = max(each.shape[1] for each in x.values())
+        x = {part: lengthened(each, longest, f"{where}: x_{part}", kind.parts) for part, each in x.items()}
     y, names = _labels(arrays, where, {part: len(each) for part, each in x.items()})
     remark = ""
     if kind is None:
@@ -156,7 +159,8 @@ def _samples(where: str, arrays: Arrays, part: str, layout: PictureLayout | None
         check_numbers(x, where)
     if kind is None and (x.ndim not in (2, 3, 4) or not x.size):
         raise UsageError(f"{where}: expected (n, h, w), (n, h, w, c) or (n, d), none of them 0, found {x.shape}")
-    if x.shape[1:] != like.shape[1:]:
+    same_from = 2 if kind is not None and kind.name in OF_LENGTHS else 1
+    if x.shape[same_from:] != like.shape[same_from:]:
         raise UsageError(f"{where}: expected the shape of samples in x_train, {like.shape[1:]}, found {x.shape[1:]}")
     given = x if kind is None else kind.given(x, where, lengths)
     values = raw_values(x, where) if kind is None else as_held(given, kind, layout, where)[0]
