@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import random
 import secrets
 import shlex
@@ -46,7 +45,7 @@ from coordinator.results.report.progress_file import NAME as PROGRESS
 from coordinator.results.report.progress_file import About, ProgressFile, is_running, read_running
 from coordinator.results.report.run_files import write_run
 from coordinator.results.report.run_table import MOST_ROWS, run_table
-from coordinator.results.report.summary import summary
+from coordinator.results.report.summary import summary, summary_text
 from coordinator.results.report.tables import show_table
 from coordinator.results.writers.alerts import AlertObserver, AlertsTable
 from coordinator.results.writers.opening import (
@@ -325,7 +324,7 @@ def _resume_command(file: Path, reach: Reach, overrides: Sequence[str], folder: 
 
 def _show(result: Result, folder: Path, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
+        sys.stdout.write(summary_text(summary(result)))
     else:
         show_table(run_table(result, MOST_ROWS), sys.stdout)
         sys.stdout.write(f"\nsummary: {folder / 'summary.json'}\n")

@@ -49,6 +49,12 @@ def pytest_collection() -> None:
     gc.disable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the costly tests first, so that no process is left alone with a long one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("costly") is None)
+
+
 def pytest_collection_finish() -> None:
     """Leave out of every later collection what all tests share: millions of objects, which take half a second each time."""
     gc.freeze()

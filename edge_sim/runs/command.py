@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 import time
@@ -23,7 +22,7 @@ from coordinator.results.report.progress import EventLog
 from coordinator.results.report.progress_file import About, ProgressFile
 from coordinator.results.report.run_files import write_run
 from coordinator.results.report.run_table import MOST_ROWS, run_table
-from coordinator.results.report.summary import summary
+from coordinator.results.report.summary import summary, summary_text
 from coordinator.results.report.tables import show_table
 from coordinator.results.writers.opening import RunWriters, options_of_run, run_writers, writer_options
 from edge_sdk import toml
@@ -99,7 +98,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
     if feed is not None:
         feed.publish(finished_state(result, str(out)))
     if args.json:
-        sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
+        sys.stdout.write(summary_text(summary(result)))
     else:
         show_table(run_table(result, MOST_ROWS), sys.stdout)
         sys.stdout.write(

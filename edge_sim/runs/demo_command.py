@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 from coordinator.record.units import human_bytes, human_seconds, percent
 from coordinator.results.figures.result import DeviceResult, Result
-from coordinator.results.report.summary import summary
+from coordinator.results.report.summary import summary, summary_text
 from coordinator.results.report.tables import Column, Table, plain_text
 from edge_sim.config import settings
 from edge_sim.models.families import FAMILIES
@@ -32,7 +31,7 @@ def command(args: argparse.Namespace) -> int:
     """Run the federation, and print its setup, its results and the next steps."""
     config = settings.load_config(FILE, [f"federation.seed={args.seed}"])
     if args.json:
-        sys.stdout.write(json.dumps(summary(run(config)), indent=2) + "\n")
+        sys.stdout.write(summary_text(summary(run(config))))
         return 0
     honest = config.federation.quorum or config.federation.devices
     sys.stdout.write(
