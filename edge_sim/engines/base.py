@@ -11,6 +11,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+
 from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.methods.contract import brought_code
 from edge_sdk.methods.contract.base import Method
@@ -72,7 +74,8 @@ class ExactEngine:
 def serve_alone(asked: DeviceRequest, known: KnownLogits | None = None) -> DeviceAnswer:
     """Compute one request with the device's own workbench; known: logits of other requests in this batch."""
     try:
-        return _served(asked, known)
+        with np.errstate(all="ignore"):  # as on a device (edge_sdk/device/work.py)
+            return _served(asked, known)
     except (Exception, SystemExit) as error:  # raised again where the device asked
         begun = min(asked.job.round + 1, asked.job.spec.rounds)  # the closing exchange belongs to the last round
         told = brought_code.model_error(error, asked.brought, f" in round {begun}")

@@ -27,8 +27,6 @@ METHODS = ["fedmd", "fedavg", "local", pytest.param("fedal", marks=pytest.mark.t
 POLICY = {"quorum": 5, "deadline_s": 30.0, "rounds": 4}
 NEVER_S = 1e6
 
-pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value", "ignore:divide by zero")
-
 
 def runs_away(run: fleets.Run, rounds: tuple[int, ...], number: int = 2) -> None:
     """Let the loss of every training step of these rounds be NaN on one device, and its model full of it."""
