@@ -112,7 +112,7 @@ def test_without_the_guard_everybody_gets_it(pictures: Path) -> None:
 
 
 class Scripted(Canary):
-    """A canary that is told what each state reaches: the accuracy on class 0 and on class 1, of 20 samples each."""
+    """A canary with a given accuracy of each state: on class 0 and on class 1, of 20 samples each."""
 
     def __init__(self, shade: int = 0) -> None:
         samples = PublicSet(np.full((40, 4), shade, np.uint8), labels=np.arange(40) % 2)
@@ -126,7 +126,7 @@ class Scripted(Canary):
 
     def after(self, *states: tuple[float, float]) -> list[str]:
         """The faults of rounds that reach these accuracies, in order."""
-        return [self.fault(None, states[0], state, ExchangeId(0, 0)) for state in states]  # type: ignore[arg-type]
+        return [self.fault(None, states[0], state, ExchangeId(0, 0)) for state in states]  # type: ignore[arg-type]  # no spec is read
 
 
 def test_a_class_of_a_young_model_may_swing_and_a_class_that_held_may_not() -> None:

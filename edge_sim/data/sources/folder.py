@@ -25,7 +25,7 @@ OF_KIND = {"picture": SUFFIXES, **dict.fromkeys(SERIES, SOUNDS)}
 
 
 class FileOptions(NamedTuple):
-    """How the files of a folder are read, beside their kind; None: by default."""
+    """How the files of a folder are read, beside their kind, or None for the default."""
 
     size: tuple[int, int] | None = None
     """Height and width to which pictures are resized."""
