@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from coordinator.serving.devices import admission
+from coordinator.serving.devices.admission import RefusalReason
 from edge_sdk.boards import profiles
 from edge_sdk.boards.profiles import Board, Link
 from edge_sdk.device.training.meter import Meter
 from edge_sdk.device.training.workbench import joint_capabilities, joint_terms
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.contract.base import Method
 from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.contract.requests import ReadSplice
 from edge_sdk.methods.contract.vocabulary import requests_of
@@ -21,9 +25,11 @@ from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.spliced import splice_fault
 from edge_sdk.protocol.encodings import DEFAULT_ENCODING
 from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.messages import FederationSpec, Hello
 from edge_sim.fleet.fleet import Device, Fleet
 
+MOST_REASONS = 2
+"""The most reasons that a message gives for devices that would be refused."""
 DORMANT_FROM = 500
 """Fleets of so many devices build an agent only for devices that have work; smaller ones start fast enough."""
 _MIB = 2**20
@@ -80,35 +86,76 @@ NO_PROXIES: Mapping[str, ModelSpec] = {}
 def check_abilities(
     fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec] = NO_PROXIES
 ) -> None:
-    """Raise UsageError if too few models for a quorum can do what the method needs, or a proxy's features do not fit.
+    """Raise UsageError if too few models for a quorum can do what the method needs and be averaged with each other.
+
+    So it does where a proxy's features do not fit.
 
     specs, proxies: of each device's models, by device id.
     """
     method, quorum = method_of(fleet.federation.spec), fleet.federation.policy.quorum
     splices = ReadSplice in requests_of(type(method))
-    unable: dict[str, list[str]] = {}
-    known: dict[tuple[int, int], str] = {}
-    """What models of a kind lack, or empty; the specs of a kind are one object."""
+    kinds: dict[tuple[int, int], list[Device]] = {}
+    """The devices of each kind of model and proxy; the specs of a kind are one object."""
     for device in fleet.devices:
+        kinds.setdefault((id(specs[device.kit.id]), id(proxies.get(device.kit.id))), []).append(device)
+    unable: dict[str, int] = {}
+    able: list[tuple[Hello, int]] = []
+    for (device, *_), count in ((alike, len(alike)) for alike in kinds.values()):
         own, proxy = specs[device.kit.id], proxies.get(device.kit.id)
-        if not known.get((id(own), id(proxy)), "?"):
-            continue
         held, terms = joint_capabilities(own, proxy), joint_terms(own, proxy)
         held |= {"sample-codes"}  # the owners of simulated devices agree to share them
         if splices and proxy is not None and (fault := splice_fault(own, proxy)):
             raise UsageError(f"method.proxy: {device.kit.id}: {fault}")
-        known[id(own), id(proxy)] = ""
-        if not method.learnt_by(held, terms) and not method.taught_by(held):
-            lacking = sorted(method.needs - held) or sorted(method.terms - terms)
-            known[id(own), id(proxy)] = ", ".join(lacking)
-            unable.setdefault(f"{device.kit.family} cannot do: {', '.join(lacking)}", []).append(device.kit.id)
-    refused = sum(map(len, unable.values()))
+        if method.learnt_by(held, terms) or method.taught_by(held):
+            able.append((_hello(device, own, proxy, fleet.federation.spec), count))
+            continue
+        lacking = ", ".join(sorted(method.needs - held) or sorted(method.terms - terms))
+        said = f"{device.kit.family} cannot do: {lacking}"
+        unable[said] = unable.get(said, 0) + count
+    remedy = (
+        "give them a model that can, lower federation.quorum, or choose another method (edge-sdk methods lists what "
+        "each needs)"
+    )
+    for reason, count in _unlike(able, fleet.federation.spec, method):
+        unable[reason.message] = unable.get(reason.message, 0) + count
+        remedy = f"{reason.remedy}; or lower federation.quorum"
+    refused = sum(unable.values())
     if len(fleet.devices) - refused < quorum:
         raise UsageError(
             f"fleet.model: {method.name} can begin with {quorum} devices, and would refuse {refused} of the "
-            f"{len(fleet.devices)}: {'; '.join(unable)}; give them a model that can, lower federation.quorum, or "
-            "choose another method (edge-sdk methods lists what each needs)"
+            f"{len(fleet.devices)}: {'; '.join([*unable][:MOST_REASONS])}; {remedy}"
         )
+
+
+def _hello(device: Device, own: ModelSpec, proxy: ModelSpec | None, spec: FederationSpec) -> Hello:
+    """Return what a device says of its model when it asks to take part."""
+    shared = proxy or own
+    return Hello(
+        federation=spec.federation,
+        device=device.kit.id,
+        classes=own.classes,
+        feature_dim=own.feature_dim,
+        model=own.name,
+        weight_count=shared.parameters,
+        layout=shared.layout or None,
+    )
+
+
+def _unlike(
+    able: Sequence[tuple[Hello, int]], spec: FederationSpec, method: Method[Any]
+) -> Iterator[tuple[RefusalReason, int]]:
+    """Yield why the coordinator would not let models in beside the most frequent ones, and how many devices have them.
+
+    able: the Hello of the first device of each kind, and how many there are.
+    """
+    layouts: Counter[bytes | None] = Counter()
+    for hello, count in able:
+        layouts[hello.layout] += count
+    usual = layouts.most_common(1)[0][0] if layouts else None
+    agreed = next((hello for hello, _ in able if hello.layout == usual), None)
+    for hello, count in able:
+        if reason := admission.unlike(hello, spec, method, agreed):
+            yield reason, count
 
 
 def check_runtimes(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec] = NO_PROXIES) -> None:
@@ -283,7 +330,10 @@ def _proxies(fleet: Fleet) -> Iterator[tuple[str, ModelSpec]]:
         kit = device.kit
         kind = (kit.proxy, kit.proxy_features, kit.size, kit.classes, kit.raw_shape)
         if kit.proxy and kind not in known:
-            proxy = kit.proxy_model(device.public)
+            try:
+                proxy = kit.proxy_model(device.public)
+            except UsageError as error:
+                raise UsageError(f"method.proxy: {error}") from error
             known |= {kind: proxy.spec} if proxy is not None else {}
         if kind in known:
             yield kit.id, known[kind]

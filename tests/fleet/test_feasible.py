@@ -41,6 +41,33 @@ def test_models_that_cannot_do_what_the_method_needs_are_named_if_no_quorum_is_l
         feasible.check_feasible(simulated.build_fleet(settings.parse(tables, Path("f.toml"))))
 
 
+@pytest.mark.parametrize(
+    ("method", "models", "said"),
+    [
+        ("fedproto", ("softmax", "numpy-random"), "last layer takes 128 features, the federation has 16: fedproto"),
+        ("fedavg", ("softmax", "mlp"), r"weights of layout .* bring the model of device-00, softmax"),
+        ("fedper", ("softmax", "softmax"), "trains nothing in front of its last layer"),
+    ],
+)
+def test_models_that_cannot_be_averaged_are_named_before_anything_is_trained(
+    pictures: Path, tmp_path: Path, method: str, models: tuple[str, str], said: str
+) -> None:
+    tables = fleets.tables(pictures, method, 2)
+    tables["federation"]["feature_dim"] = 16
+    tables["fleet"] = [{"count": 1, "model": model} for model in models]
+    tables["run"] = {"standalone": True}
+    with pytest.raises(UsageError, match=rf"fleet\.model: {method} can begin with 2 devices, and would .*{said}"):
+        run(tables, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "standalone").exists()  # nobody trained alone
+
+
+def test_fewer_unlike_models_than_the_quorum_needs_are_left_to_the_coordinator(pictures: Path) -> None:
+    tables = fleets.tables(pictures, "fedavg", 3)
+    tables["federation"]["quorum"] = 2
+    tables["fleet"] = [{"count": 1, "model": "mlp"}, {"count": 2, "model": "softmax"}]
+    feasible.check_feasible(simulated.build_fleet(settings.parse(tables, Path("f.toml"))))
+
+
 def test_what_a_device_needs_by_hand(pictures: Path) -> None:
     fleet = built(pictures)
     device, federation = fleet.devices[0], fleet.federation.spec

@@ -157,12 +157,18 @@ def refusal(
     return (
         lacking
         or _abilities(hello, method)
-        or _width(hello, spec, method)
+        or unlike(hello, spec, method, agreed)
         or _encodings(hello, spec, method)
-        or _layout(hello, agreed, method)
-        or _body(hello, method)
         or _objection(hello, method)
     )
+
+
+def unlike(hello: Hello, spec: FederationSpec, method: Method[Any], agreed: Hello | None) -> RefusalReason | None:
+    """The reason why the method cannot average what this model gives with what others give, or None if it can.
+
+    agreed: as of `refusal`.
+    """
+    return _width(hello, spec, method) or _layout(hello, agreed, method) or _body(hello, method)
 
 
 def _public_set(hello: Hello, spec: FederationSpec, method: Method[Any]) -> RefusalReason | None:
