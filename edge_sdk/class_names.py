@@ -5,7 +5,7 @@ This module is neutral: every package may import it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Ints
 from edge_sdk.errors import UsageError
-from edge_sdk.given_arrays import given_array, labels_of
+from edge_sdk.given_arrays import given_array, is_missing, labels_of
 
 MOST_SHOWN = 10
 """The most names, or numbers, that a message lists."""
@@ -40,11 +40,24 @@ def class_ids(
         y = np.asarray(categories)[codes]
         if all(isinstance(each, str) for each in categories):
             given = given or checked_names(categories)
+    if isinstance(y, list | tuple) and len({isinstance(each, str) for each in y}) == 2:
+        row = next(row for row, each in enumerate(y) if isinstance(each, str) != isinstance(y[0], str))
+        if not any(map(is_missing, y)):
+            raise UsageError(
+                f"{where}: sample {row} has the label {y[row]!r}, sample 0 {y[0]!r}: give all as numbers from 0, or "
+                "all as names"
+            )
     words = given_array(y, where)
     if words.dtype.kind not in "UOT" or not words.size or not all(isinstance(each, str) for each in words.flat):
         return labels_of(words, where, expected), given
     found, places = np.unique(words.astype(str), return_inverse=True)
     own = tuple(str(each) for each in found)
+    if blank := [name for name in own if not name.strip()]:
+        raise UsageError(f"{where}: sample {[*words.flat].index(blank[0])} has no label ({blank[0]!r}); leave it out")
+    if not given:
+        order = in_order(own)
+        places = np.array([order.index(name) for name in own])[places]
+        own = tuple(order)
     known = given or checked_names(own, where=where)
     if unknown := [name for name in own if name not in known]:
         raise UsageError(f"{where}: class {unknown[0]!r}: no such class; there are {listed(known)}")
@@ -52,11 +65,23 @@ def class_ids(
     return labels_of(ids, where, expected), known
 
 
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return names of classes sorted: by size if all are whole numbers, else as texts."""
+    found = sorted(names)
+    return sorted(found, key=int) if all(name.isdecimal() for name in found) else found
+
+
 def checked_names(names: Sequence[str], *, where: str = "class_names") -> tuple[str, ...]:
     """Return names of classes as plain text.  Raises UsageError for a name that is repeated or not a text."""
     if isinstance(names, str) or not all(isinstance(each, str) and each for each in names):
         raise UsageError(f'{where}: expected one text for each class, such as ["cat", "dog"]')
     found = tuple(str(each) for each in names)
+    stripped: dict[str, str] = {}
+    for name in found:
+        if stripped.setdefault(name.strip(), name) != name:
+            raise UsageError(
+                f"{where}: {stripped[name.strip()]!r} and {name!r} differ by spaces alone: write one of them"
+            )
     if len({*found}) < len(found):
         twice = next(name for place, name in enumerate(found) if name in found[:place])
         raise UsageError(f"{where}: {twice!r} stands there twice; name each class once")

@@ -235,7 +235,7 @@ class Samples:
             raise UsageError('x: lengths have no effect without kind = "ragged-series" or kind = "tokens"')
         x = given_array(self.x, "x") if declared is None else declared.given(self.x, "x", lengths)
         y, names = class_ids(self.y, self.class_names)
-        if declared is None and (x.dtype.kind not in "biuf" or not x.ndim):
+        if not x.ndim or (declared is None and x.dtype.kind not in "biuf"):
             raise UsageError(f"x: found {x.dtype} {x.shape}: samples are numbers, with shape (n, ...)")
         if len(x) != len(y):
             raise UsageError(f"{len(x)} samples but {len(y)} labels")
@@ -315,7 +315,8 @@ def augment_draws(seed: int, number: int, round_: int, step: int) -> np.random.G
 class LocalData:
     """The data of one device.  None of it ever leaves the device.
 
-    Raises UsageError for parts that are no Samples, and where two of them name their classes in different ways.
+    Raises UsageError for parts that are no Samples, and where two of them name their classes, or declare their kind, in
+    different ways.
     """
 
     train: Samples
@@ -338,6 +339,10 @@ class LocalData:
         if len(named) > 1:
             both = " and ".join(f"({listed(names)})" for names in sorted(named))
             raise UsageError(f"the parts have the classes {both}: give all of them one class_names=[...]")
+        kinds = {part.declared for part in self._parts().values() if part is not None}
+        if len(kinds) > 1:
+            both = " and ".join(sorted(f"{kind}" if kind else "no kind" for kind in kinds))
+            raise UsageError(f"the parts are declared as {both}: declare all of them alike")
         if not isinstance(self.augment, Augment | None):
             raise UsageError(f"augment: found {type(self.augment).__name__}: give edge_sdk.Augment(...), or None")
         misfit = self.augment.misfit(self.train.x.shape[1:], self.train.kind) if self.augment else ""

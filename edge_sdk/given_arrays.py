@@ -32,6 +32,27 @@ _BILINEAR = 2
 """Pillow's number of this way of resizing."""
 
 
+class Places(str):
+    """Where an array is from, for messages, which also says where each of its samples is from."""
+
+    __slots__ = ("samples",)
+    samples: Sequence[str]
+
+
+def places(where: str, samples: Sequence[str]) -> Places:
+    """Return where an array is from; samples: where each of its samples is from, such as a file, or a row."""
+    made = Places(where)
+    made.samples = samples
+    return made
+
+
+def sample_at(where: str, row: int | np.integer[Any]) -> str:
+    """Return where a sample is from, as messages begin with it."""
+    if isinstance(where, Places):
+        return where.samples[int(row)]
+    return f"{where}: sample {row}"
+
+
 def given_array(values: Any, where: str) -> NDArray[Any]:
     """Return an array of an array, a tensor, a frame or column of pandas, a picture, or nested lists of numbers.
 
@@ -52,11 +73,24 @@ def given_array(values: Any, where: str) -> NDArray[Any]:
     try:
         found = np.asarray(_plain(values))
     except (TypeError, ValueError, RuntimeError) as error:
-        told = " ".join(str(error).split())
+        told = _several_shapes(values) or " ".join(str(error).split())
         raise UsageError(f"{where}: {type(values).__name__} makes no array of numbers: {told}") from None
     if hasattr(values, "toarray") and found.dtype.kind == "O":
         raise UsageError(f"{where}: {type(values).__name__} is sparse: write {_name(where)}.toarray()")
     return found
+
+
+def _several_shapes(values: Any) -> str:
+    """Say which of some samples has another shape than the first, and what to declare; empty: none has."""
+    if not isinstance(values, list | tuple) or not all(hasattr(each, "__len__") for each in values):
+        return ""
+    shapes = [np.shape(each) if hasattr(each, "shape") else (len(each),) for each in values]
+    other = next((row for row, shape in enumerate(shapes) if shape != shapes[0]), 0)
+    return (
+        other
+        and f"sample {other} has the shape {shapes[other]}, sample 0 {shapes[0]}; series of several lengths are "
+        'kind="ragged-series", texts kind="tokens", and pictures have one size'
+    ) or ""
 
 
 def _frame_array(frame: Any, where: str) -> NDArray[Any]:
@@ -209,9 +243,11 @@ def raw_values(x: NDArray[Any], where: str) -> NDArray[Any]:
         values = x.astype(np.float32, copy=False)
     wild = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))  # sample numbers
     if len(wild):
+        first = sample_at(where, wild[0]) if isinstance(where, Places) else wild[0]
+        place = ", ".join(map(str, np.argwhere(~np.isfinite(values[wild[0]]))[0]))
         raise UsageError(
             f"{where}: expected uint8 or finite floats, found {x.dtype} with NaN or Inf in {len(wild)} samples, "
-            f"the first of them {wild[0]}"
+            f"the first of them {first}{f', at [{place}]' if place else ''}"
         )
     return values
 
@@ -231,7 +267,7 @@ def check_numbers(x: NDArray[Any], where: str) -> None:
     raise UsageError(f"{where}: expected uint8 or finite floats, found {x.dtype}: {remedy}")
 
 
-def _is_missing(label: Any) -> bool:
+def is_missing(label: Any) -> bool:
     """Whether this stands for no label: None, NaN, or NA of pandas, which need not be installed."""
     if isinstance(label, (float, np.floating)):
         return bool(np.isnan(label))
@@ -258,7 +294,7 @@ def labels_of(y: Any, where: str, expected: str = "") -> NDArray[Any]:
         found = found.astype(np.int64)
     if found.ndim == 1 and found.size and found.dtype.kind == "f" and (found == np.rint(found)).all():
         raise UsageError(f"{refused}, one for each sample (n,): write {name}.astype(int)")
-    if found.ndim == 1 and (missing := [*map(_is_missing, found)] if found.dtype.kind in "fO" else []) and any(missing):
+    if found.ndim == 1 and (missing := [*map(is_missing, found)] if found.dtype.kind in "fO" else []) and any(missing):
         raise UsageError(f"{where}: sample {missing.index(True)} has no label; leave it out")
     if found.ndim == 1 and found.dtype.kind == "O":
         raise UsageError(f"{refused} or names of classes, one for each sample (n,): write {name}.astype(str) for names")

@@ -15,7 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import UsageError
-from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, check_numbers, given_array, raw_values
+from edge_sdk.given_arrays import (
+    CHANNELS_LAST,
+    PictureLayout,
+    channels_last,
+    check_numbers,
+    given_array,
+    raw_values,
+    sample_at,
+)
 
 RAGGED = "ragged-series"
 """Series of several lengths: steps that are 0 in every sensor, at the end, are padding."""
@@ -36,6 +44,12 @@ BY_LAST_AXIS = ("vector", *SERIES)
 """Kinds whose columns or sensors, the last axis, have a mean and a deviation each."""
 MOST_VOCABULARY = 2**24
 """f4 holds all whole numbers up to this one."""
+_WHOLE_TO = {"float16": 2**11, "bfloat16": 2**8}
+"""Up to which whole number types hold all, where that is less than a vocabulary may have."""
+_NO_PADDING = np.float32(1e-30)
+"""In place of 0 in the last step of a series that is 0 in every sensor, which would be taken for padding."""
+_ENDING, _MANY_ENDINGS = 3, 0.1
+"""So many last tokens that are the same, in this share of the texts, look like padding with another id than 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +69,30 @@ class SampleKind:
         return f'kind="{self.name}"' + (f", vocabulary={self.vocabulary}" if self.vocabulary else "")
 
     def held(self, x: NDArray[Any], layout: PictureLayout | None, where: str) -> tuple[NDArray[Any], str]:
-        """Return samples as they lie in memory, u1 or f4, and a line on their layout, as `channels_last` does.
+        """Return samples as they lie in memory, u1 or f4, and a line on what they were taken for; empty: it is clear.
 
         Raises UsageError for another shape, and for an id that the vocabulary does not have.
         """
         if not len(x):  # of a store that is still empty
             return x, ""
         if self.name == "tokens":
-            return self._tokens(x, where), ""
+            ids = self._tokens(x, where)
+            return ids, "" if layout is not None else _other_padding(ids, self.vocabulary, where)
         check_numbers(x, where)
         if x.dtype.kind in "iu" and x.dtype != np.uint8:  # as declared, these are measurements or grey levels
             is_bytes = self.name == "picture" and x.size and 0 <= x.min() <= x.max() <= 255
             x = x.astype(np.uint8 if is_bytes else np.float32)
         x = raw_values(x, where)
+        if not x[:1].size:
+            raise UsageError(f"{where}: samples of shape {x.shape[1:]} hold nothing")
         if self.name in SERIES and x.ndim == 2:
             x = x[:, :, None]
         axes = {"picture": (3, 4), "vector": (2,)}.get(self.name, (3,))
         if x.ndim not in axes:
             raise self._unfit(x, where)
-        return channels_last(x, layout, where) if self.name == "picture" else (x, "")
+        if self.name == "picture":
+            return channels_last(x, layout, where)
+        return x, "" if layout is not None or self.name not in SERIES else _turned(x, where)
 
     def given(self, x: Any, where: str, lengths: Any = None) -> NDArray[Any]:
         """Return samples as an array; texts of several lengths are padded with the id 0, series with steps of 0.
@@ -82,12 +101,19 @@ class SampleKind:
         and where what is there would be taken for padding.
         """
         parts = self.parts
+        if parts and isinstance(x, Mapping):
+            keys = {"tokens": ("input_ids", "attention_mask")}.get(parts, ("values", "mask"))
+            raise UsageError(
+                f'{where}: found a {type(x).__name__}, expected samples: write x=found["{keys[0]}"], with '
+                f'lengths=found["{keys[1]}"].sum(1) where they are padded'
+            )
+        x = [*x] if parts and (_holds_samples(x) or hasattr(x, "__next__")) else x
         if lengths is not None:
             if not parts:
                 raise UsageError(f'{where}: lengths have no effect on kind = "{self.name}"')
             x = cut_to_lengths(given_array(x, where), lengths, where, parts)
             lengths = np.ravel(lengths)
-        elif parts and isinstance(x, Sequence) and len(x) and not isinstance(x[0], str):
+        elif parts and isinstance(x, Sequence) and len(x) and not isinstance(x, str) and not isinstance(x[0], str):
             lengths = [len(each) if hasattr(each, "__len__") else 1 for each in x]
             x = padded(x, where, parts) if parts == "tokens" or min(lengths) < max(lengths) else given_array(x, where)
         else:
@@ -95,7 +121,7 @@ class SampleKind:
         if self.name == "series" and min(lengths) < np.shape(x)[1]:
             row = int(np.argmin(lengths))
             raise UsageError(
-                f"{where}: sample {row} has {lengths[row]} steps, others have {np.shape(x)[1]}: declare "
+                f"{sample_at(where, row)} has {lengths[row]} steps, others have {np.shape(x)[1]}: declare "
                 'kind="ragged-series", here and in Preprocess'
             )
         return np.asarray(x)
@@ -117,21 +143,70 @@ class SampleKind:
                 f"vocabulary={self.vocabulary}, length=64), or use a tokenizer of your own"
             )
         check_numbers(x, where)
-        if x.ndim != 2:
+        if x.ndim != 2 or not x.shape[1]:
             raise self._unfit(x, where)
+        if x.dtype.kind == "b":
+            raise UsageError(f"{where}: found True and False, expected ids: of a mask, give its lengths, mask.sum(1)")
+        if self.vocabulary > _WHOLE_TO.get(x.dtype.name, MOST_VOCABULARY) + 1:
+            raise UsageError(
+                f"{where}: found {x.dtype}, which rounds ids above {_WHOLE_TO[x.dtype.name]:,}: give them as they were "
+                "before, as whole numbers"
+            )
         wrong = ~((x >= 0) & (x < self.vocabulary))  # NaN is wrong, too
         if x.dtype.kind == "f":
             wrong |= x != np.rint(x)
         if wrong.any():
             row, place = np.argwhere(wrong)[0]
             raise UsageError(
-                f"{where}: sample {row} has the id {x[row, place]} at place {place}: a vocabulary of {self.vocabulary} "
-                f"has the ids 0..{self.vocabulary - 1}"
+                f"{sample_at(where, row)} has the id {x[row, place]:g} at place {place}: a vocabulary of "
+                f"{self.vocabulary} has the ids 0..{self.vocabulary - 1}"
             )
         return x.astype(np.float32)
 
     def _unfit(self, x: NDArray[Any], where: str) -> UsageError:
         return UsageError(f'{where}: kind "{self.name}": expected samples {KINDS[self.name]}, found {x.shape}')
+
+
+def _holds_samples(x: Any) -> bool:
+    """Whether this is a column of pandas or an array whose elements are samples themselves, of several lengths."""
+    found = x.to_numpy() if hasattr(x, "to_numpy") else x
+    return (
+        isinstance(found, np.ndarray)
+        and found.dtype.kind == "O"
+        and found.ndim == 1
+        and bool(len(found))
+        and hasattr(found[0], "__len__")
+        and not isinstance(found[0], str)
+    )
+
+
+def _other_padding(ids: Floats, vocabulary: int, where: str) -> str:
+    """Return a line where many texts (n, t) end in one id other than 0, as if it were padding; else empty."""
+    if ids.shape[1] <= _ENDING or vocabulary <= _ENDING:
+        return ""
+    ends = ids[:, -_ENDING:]
+    same = ends[(ends == ends[:, :1]).all(axis=1) & (ends[:, 0] != 0), 0].astype(np.int64)
+    if not len(same):
+        return ""
+    usual = int(np.bincount(same).argmax())
+    count = int((same == usual).sum())
+    if count < max(2, _MANY_ENDINGS * len(ids)):
+        return ""
+    return (
+        f"{where}: {count} of {len(ids)} texts end in the id {usual} {_ENDING} times and more; if it is padding, "
+        f"which is the id 0 here, write lengths=(x != {usual}).sum(1)"
+    )
+
+
+def _turned(x: NDArray[Any], where: str) -> str:
+    """Return a line where series (n, t, d) have more sensors than steps, as if axes were exchanged; else empty."""
+    steps, sensors = x.shape[1:]
+    if sensors <= steps:
+        return ""
+    return (
+        f"{where}: samples of shape ({steps}, {sensors}) are taken as {steps} steps of {sensors} sensors; if these are "
+        f"{steps} sensors, write x.transpose(0, 2, 1)"
+    )
 
 
 def declared_kind(kind: object, vocabulary: object, where: str) -> SampleKind | None:
@@ -201,7 +276,7 @@ def lengthened(x: NDArray[Any], steps: int, where: str, parts: str) -> NDArray[A
         if (longer := own > steps).any():
             row = int(longer.argmax())
             raise UsageError(
-                f"{where}: sample {row} has {own[row]} {parts}, {steps} are taken: cut it, or give more "
+                f"{sample_at(where, row)} has {own[row]} {parts}, {steps} are taken: cut it, or give more "
                 "room in the model's input_shape, or in the store's shape=..., dtype=..."
             )
         return x[:, :steps]
@@ -213,18 +288,20 @@ def check_filled(x: NDArray[Any], where: str, parts: str) -> None:
     empty = ~steps_there(x).any(axis=1)
     if empty.any():
         row = int(empty.argmax())
-        raise UsageError(f"{where}: sample {row} has no {parts}, all of it is 0: leave it and its label out")
+        raise UsageError(f"{sample_at(where, row)} has no {parts}, all of it is 0: leave it and its label out")
 
 
 def padded(rows: Sequence[Any], where: str, parts: str) -> NDArray[Any]:
     """Return samples (t,) or (t, d), each with its own t, as one array: (n, longest) or (n, longest, d).
 
-    Raises UsageError for a sample without steps, with another number of sensors, or whose end would be padding.
+    Raises UsageError for a sample without steps, or with another number of sensors.
     """
-    arrays = [given_array(each, f"{where}: sample {row}") for row, each in enumerate(rows)]
+    arrays = [given_array(each, sample_at(where, row)) for row, each in enumerate(rows)]
+    if not arrays[0].ndim:
+        raise UsageError(f"{where}: found one sample, or numbers alone, expected a list of samples: write [sample]")
     for row, each in enumerate(arrays):
         if not 1 <= each.ndim <= 2 or each.shape[1:] != arrays[0].shape[1:]:
-            raise UsageError(f"{where}: sample {row} has the shape {each.shape}, but sample 0 has {arrays[0].shape}")
+            raise UsageError(f"{sample_at(where, row)} has the shape {each.shape}, but the first has {arrays[0].shape}")
     lengths = [len(each) for each in arrays]
     out = np.zeros((len(arrays), max(lengths), *arrays[0].shape[1:]), np.result_type(*arrays))
     for row, each in enumerate(arrays):
@@ -235,8 +312,8 @@ def padded(rows: Sequence[Any], where: str, parts: str) -> NDArray[Any]:
 def cut_to_lengths(x: NDArray[Any], lengths: ArrayLike, where: str, parts: str) -> NDArray[Any]:
     """Return samples (n, t) or (n, t, d) with 0 behind their lengths (n,).
 
-    Raises UsageError for a length that is no whole number from 1 to t, and for a shorter sample whose 0 would be taken
-    for padding.
+    The last step of a series gets a value next to 0 where all its sensors are 0, so that it is no padding.  Raises
+    UsageError for a length that is no whole number from 1 to t, and for a shorter text with the id 0.
     """
     found = given_array(lengths, f"{where}: lengths")
     if x.ndim not in (2, 3) or found.shape != (len(x),) or found.dtype.kind not in "iu":
@@ -248,20 +325,21 @@ def cut_to_lengths(x: NDArray[Any], lengths: ArrayLike, where: str, parts: str) 
     if wrong.any():
         row = int(wrong.argmax())
         if found[row] == 0:
-            raise UsageError(f"{where}: sample {row} has no {parts}: leave it and its label out")
-        raise UsageError(f"{where}: sample {row} has the length {found[row]}: expected 1 to {steps}, the {parts} of x")
+            raise UsageError(f"{sample_at(where, row)} has no {parts}: leave it and its label out")
+        raise UsageError(
+            f"{sample_at(where, row)} has the length {found[row]}: expected 1 to {steps}, the {parts} of x"
+        )
     beyond = np.arange(steps) >= found[:, None]  # (n, t)
     out: NDArray[Any] = np.where(beyond if x.ndim == 2 else beyond[:, :, None], x.dtype.type(0), x)
     shorter = found < steps
     if parts == "tokens":
-        if (lost := ((out == 0) & ~beyond).any(axis=1) & shorter).any():
+        if shorter.any() and (lost := ((out == 0) & ~beyond).any(axis=1)).any():
             raise UsageError(
-                f"{where}: sample {int(lost.argmax())} has the id 0, which pads shorter texts: count ids from 1, in a "
+                f"{sample_at(where, lost.argmax())} has the id 0, which pads shorter texts: count ids from 1, in a "
                 "vocabulary larger by 1"
             )
     elif (lost := steps_there(out).sum(axis=1) != found).any():
-        raise UsageError(
-            f"{where}: sample {int(lost.argmax())} ends in a step of 0 in every sensor, which pads shorter series: "
-            "leave the step out, or add a sensor that is always 1"
-        )
+        check_numbers(out, where)
+        out = out.astype(np.float32)
+        out[lost, found[lost] - 1] = _NO_PADDING
     return out

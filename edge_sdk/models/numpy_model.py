@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
+from edge_sdk.errors import ModelError
 from edge_sdk.models import onnx_file, onnx_training
 from edge_sdk.models.base import Batches, FitReport, ModelSpec, layout_digest, pack_arrays, unpack_arrays
 from edge_sdk.models.checks import (
@@ -422,6 +423,11 @@ class NumpyModel(HeadModel):
         shape = input_shape_of(name, input_shape)
         check_whole_number(name, "seed", seed, 0)
         preprocess = with_steps(preprocess, shape)
+        if preprocess.kind == "tokens":
+            raise ModelError(
+                f"model {name!r}: takes amounts, and ids of tokens are names: give edge_sdk.SequenceModel, or a net "
+                "that begins with an embedding"
+            )
         self._input_shape: tuple[int, int, int] | None = shape
         self._parts: NumpyParts | None = None
         if hidden:

@@ -15,9 +15,14 @@ from numpy.typing import NDArray
 from edge_sdk.class_names import listed
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import Places, places
 from edge_sdk.sample_kind import SERIES, SampleKind, declared_kind
 from edge_sdk.samples.readers import checked_samples
-from edge_sdk.samples.texts import TEXT_LENGTH, ids_of_words
+from edge_sdk.samples.texts import TEXT_LENGTH, check_length, ids_of_words
+
+_MOST = float(np.finfo(np.float32).max)
+_KEPT = 10
+"""A column must spread over so many of the steps that float32 has at the size of its values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +66,28 @@ class CsvSamples:
     y: list[str] = field(default_factory=list)
     users: list[str] = field(default_factory=list)
     """Empty without a column of users."""
+    rows: list[str] = field(default_factory=list)
+    """The file and the row in which each sample begins."""
 
-    @property
-    def labels(self) -> NDArray[Any]:
-        """Whole numbers, or the names of classes."""
-        numbers = all(each.isdecimal() for each in self.y)
-        return np.array(self.y, np.int64) if numbers else np.array(self.y, np.str_)
+    def labels(self, classes: Sequence[str] = ()) -> NDArray[Any]:
+        """Return whole numbers, or the names of classes; classes: all names, if they are known.
+
+        Raises UsageError, with a row, where some are numbers and others names.
+        """
+        numbers = [each.isdecimal() for each in self.y]
+        if all(each in classes for each in self.y) or not any(numbers):
+            return np.array(self.y, np.str_)
+        if not all(numbers):
+            row = numbers.index(not numbers[0])
+            raise UsageError(
+                f"{self.rows[row]}: the label {self.y[row]!r}, but the first is {self.y[0]!r}: give all as numbers "
+                "from 0, or all as names"
+            )
+        return np.array(self.y, np.int64)
+
+    def at(self, path: Path) -> Places:
+        """Return where the samples are from, for messages."""
+        return places(str(path), self.rows)
 
 
 def samples_from_csv(
@@ -90,10 +111,13 @@ def samples_from_csv(
     Raises UsageError that names the file, the row, counted from 1 with the names, and the column.
     """
     declared = declared_kind(kind, vocabulary, str(path))
-    columns = CsvColumns(label=label, series=series, text=text, ignored=tuple(ignored))
+    check_length(length, str(path))
+    left_out = (ignored,) if isinstance(ignored, str) else tuple(ignored)
+    columns = CsvColumns(label=label, series=series, text=text, ignored=left_out)
     found = read_csv(Path(path), columns, declared, length)
-    given = np.array(found.x, np.float32) if declared is None else declared.given(found.x, str(path))
-    return checked_samples(str(path), given, found.labels, names=classes, kind=declared)
+    at = found.at(Path(path))
+    given = np.array(found.x, np.float32) if declared is None else declared.given(found.x, at)
+    return checked_samples(at, given, found.labels(classes), names=classes, kind=declared)
 
 
 def read_csv(path: Path, columns: CsvColumns, kind: SampleKind | None, length: int) -> CsvSamples:
@@ -104,6 +128,9 @@ def read_csv(path: Path, columns: CsvColumns, kind: SampleKind | None, length: i
         own = _label(where, columns.label, cells.pop(columns.label))
         user = cells.pop(columns.user) if columns.user else None
         sample = cells.pop(columns.series) if columns.series else None
+        for column, cell in ((columns.user, user), (columns.series, sample)):
+            if cell is not None and not cell.strip():
+                raise UsageError(f"{where}, column {column}: nothing there: leave the row out")
         found.columns = tuple(cells)
         step = _step(where, cells, columns.text, kind, length)
         if sample is not None and sample == newest:
@@ -121,13 +148,30 @@ def read_csv(path: Path, columns: CsvColumns, kind: SampleKind | None, length: i
             of[sample] = len(found.x)
         found.x.append(step if sample is None else [step])
         found.y.append(own)
+        found.rows.append(where)
         if user is not None:
             found.users.append(user)
     if not found.x:
         raise UsageError(f"{path}: has no rows of samples")
+    if columns.text is None and not (kind is not None and kind.vocabulary):
+        _check_kept(path, found, stepwise=columns.series is not None)
     if kind is not None and kind.name == "series":
         _check_same_length(f"{path}: column {columns.series}", [*of], [len(steps) for steps in found.x])
     return found
+
+
+def _check_kept(path: Path, found: CsvSamples, *, stepwise: bool) -> None:
+    """Raise UsageError for a column whose values differ by so little, for their size, that float32 rounds them away."""
+    rows = [step for sample in found.x for step in sample] if stepwise else found.x
+    values = np.array(rows, np.float64)
+    spread, kept = values.std(axis=0), np.spacing(np.abs(values).max(axis=0).astype(np.float32))
+    if (lost := (spread > 0) & (spread < _KEPT * kept)).any():
+        column = int(lost.argmax())
+        raise UsageError(
+            f"{path}: column {found.columns[column]}: values near {values[0, column]:,.10g} differ by about "
+            f"{spread[column]:.3g}, and float32 keeps steps of {kept[column]:.3g}: subtract a number near to them, or "
+            "name the column as ignored"
+        )
 
 
 def _check_same_length(where: str, names: Sequence[str], lengths: Sequence[int]) -> None:
@@ -150,14 +194,16 @@ def _check_same(where: str, column: str | None, sample: str, now: str, before: s
 def _label(where: str, column: str, cell: str) -> str:
     """Return a class's number or name.  Raises UsageError for none, and for a number that is no class."""
     cell = cell.strip()
-    if not cell:
-        raise UsageError(f"{where}, column {column}: no label: leave the row out")
     if cell.isdecimal():
         return cell
     try:
-        float(cell)
+        value = float(cell) if cell else math.nan
     except ValueError:
         return cell
+    if math.isnan(value):
+        raise UsageError(f"{where}, column {column}: no label{f' ({cell!r})' if cell else ''}: leave the row out")
+    if value.is_integer() and value >= 0:
+        raise UsageError(f"{where}, column {column}: {cell!r}: labels are whole numbers: write {int(value)}")
     raise UsageError(
         f"{where}, column {column}: {cell!r}: labels are whole numbers from 0 or names of classes; numbers to predict "
         "(regression) are not offered"
@@ -166,36 +212,52 @@ def _label(where: str, column: str, cell: str) -> str:
 
 def _rows(path: Path, columns: CsvColumns) -> Iterator[tuple[str, dict[str, str]]]:
     """Return where each row is, and its cells by column, without ignored ones.  Raises UsageError for other columns."""
+    number = 1
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, strict=True)
             names = [each.strip() for each in next(rows, [])]
             _check_names(f"{path}: row 1", names, columns)
-            for cells in rows:
-                where = f"{path}: row {rows.line_num}"
+            for number, cells in enumerate(rows, 2):
+                if not cells:  # a blank line
+                    continue
+                at = number if rows.line_num == number else f"{number} (line {rows.line_num})"
+                where = f"{path}: row {at}"
                 if len(cells) != len(names):
-                    at = (
+                    differs = (
                         f"nothing for {names[len(cells)]!r}"
                         if len(cells) < len(names)
                         else f"{cells[len(names)]!r} too"
                     )
-                    raise UsageError(f"{where}: {len(cells)} columns, {at}; row 1 has {len(names)}")
+                    raise UsageError(f"{where}: {len(cells)} columns, {differs}; row 1 has {len(names)}")
                 yield (
                     where,
                     {name: cell for name, cell in zip(names, cells, strict=True) if name not in columns.ignored},
                 )
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not a readable CSV file in UTF-8: {error}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not a CSV file in UTF-8: {error}: save it as UTF-8") from None
+    except csv.Error as error:
+        raise UsageError(f"{path}: row {number + 1}: not readable as CSV: {error}") from None
 
 
 def _check_names(where: str, names: Sequence[str], columns: CsvColumns) -> None:
     """Raise UsageError for a first row that lacks a column, has one twice, or leaves none for the samples."""
+    if len(names) == 1 and (other := next((each for each in ";\t|" if each in names[0]), "")):
+        raise UsageError(
+            f"{where}: its cells are separated by {other!r}: write them with commas between, and decimal points; with "
+            f'pandas read_csv(path, sep={other!r}, decimal=",").to_csv(path, index=False)'
+        )
     for name in columns.named:
         if names.count(name) != 1:
             there = f"there are {listed(names)}" if names else "the file is empty"
             raise UsageError(f"{where}: expected one column {name!r}; {there}")
+    if "" in names and "" not in columns.ignored:
+        raise UsageError(
+            f"{where}: column {names.index('') + 1} has no name: name it, or leave it out; pandas writes its index so "
+            "unless to_csv has index=False"
+        )
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{where}: two columns {twice[0]!r}")
     others = [name for name in names if name not in columns.named]
@@ -223,12 +285,14 @@ def _step(
     found = []
     for column, cell in given:
         try:
-            value = float(cell)
+            value = float(cell) if "_" not in cell else math.nan  # 1_500 is a number in Python alone
         except ValueError:
             value = math.nan
-        if not math.isfinite(value):
+        if not abs(value) <= _MOST:
+            of = " of float32" if math.isfinite(value) else ""
             raise UsageError(
-                f"{where}, column {column}: {cell!r} is no finite number: write numbers, or name the column as ignored"
+                f"{where}, column {column}: {cell!r} is no finite number{of}: write numbers, with a decimal point, or "
+                "name the column as ignored"
             )
         if vocabulary and not (value.is_integer() and 0 <= value < vocabulary):
             raise UsageError(

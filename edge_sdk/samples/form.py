@@ -58,6 +58,8 @@ def checked_sample(
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         raise UsageError("a sample with NaN or Inf: leave it out, or repair the sensor's reading first")
     if kind is not None:
+        if known is not None and kind.name in OF_LENGTHS and found.ndim and len(found) < known.shape[0]:
+            found = kind.given(found[None], "a sample", [len(found)])[0]
         values, line = as_held(found[None], kind, layout, "a sample")
         if known is not None and kind.name in OF_LENGTHS and values.shape[2:] == known.shape[1:]:
             values = lengthened(values, known.shape[0], "the store", kind.parts)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from edge_sdk.class_names import class_ids, listed
+from edge_sdk.class_names import class_ids, in_order, listed
 from edge_sdk.data import LocalData, Raw, Samples
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.given_arrays import (
@@ -19,13 +19,23 @@ from edge_sdk.given_arrays import (
     given_array,
     is_pillow_picture,
     picture_bytes,
+    places,
     stacked_pictures,
 )
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
-from edge_sdk.sample_kind import OF_LENGTHS, SERIES, SampleKind, arguments, as_held, declared_kind
+from edge_sdk.sample_kind import (
+    OF_LENGTHS,
+    RAGGED,
+    SERIES,
+    SampleKind,
+    arguments,
+    as_held,
+    declared_kind,
+    padded,
+)
 from edge_sdk.samples.form import sample_id
 from edge_sdk.samples.reservoir import checked_split, part_of
-from edge_sdk.samples.texts import TEXT_LENGTH, ids_of_words
+from edge_sdk.samples.texts import TEXT_LENGTH, check_length, ids_of_words
 from edge_sdk.samples.wav_files import read_wavs
 
 log = logging.getLogger(__name__)
@@ -45,15 +55,19 @@ def samples_from_npz(
 ) -> Samples:
     """Read samples (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w), uint8 or floats, and labels from an npz file.
 
-    x, y: the names of the two arrays; lengths: that of the lengths of padded series or texts.  layout, kind,
-    vocabulary: as of Samples.  Raises UsageError with the file, the array, and what was found in it.
+    x, y: the names of the two arrays; lengths: that of the lengths of padded series or texts, by default `lengths`
+    where there is one.  An array `class_names` names the classes in their order.  layout, kind, vocabulary: as of
+    Samples.  Raises UsageError with the file, the array, and what was found in it.
     """
     declared, names = declared_kind(kind, vocabulary, str(path)), [x, y, *([lengths] if lengths else [])]
     try:
         with Path(path).open("rb") as file:  # opened here, so that it is closed if numpy raises
             archive = np.load(file, allow_pickle=False)
+            if lengths is None and declared is not None and declared.parts and "lengths" in archive:
+                names.append(lengths := "lengths")
+            wanted = [*names, "class_names"]
             found = (
-                {} if isinstance(archive, np.ndarray) else {name: archive[name] for name in names if name in archive}
+                {} if isinstance(archive, np.ndarray) else {name: archive[name] for name in wanted if name in archive}
             )
             held = "one bare array" if isinstance(archive, np.ndarray) else ", ".join(archive) or "no arrays"
     except FileNotFoundError:
@@ -68,7 +82,11 @@ def samples_from_npz(
         if declared is None:
             raise UsageError(f'{path}: lengths have no effect without kind = "ragged-series" or kind = "tokens"')
         given = declared.given(given, f"{path}: {x}", found[lengths])
-    return checked_samples(f"{path}: {x}", given, found[y], labels_at=f"{path}: {y}", layout=layout, kind=declared)
+    known = tuple(map(str, found.get("class_names", ())))
+    labels_at = f"{path}: {y}"
+    return checked_samples(
+        f"{path}: {x}", given, found[y], labels_at=labels_at, names=known, layout=layout, kind=declared
+    )
 
 
 def samples_from_folder(
@@ -93,12 +111,13 @@ def samples_from_folder(
     top = Path(folder)
     if not top.is_dir():
         raise UsageError(f"{top}: no such folder")
-    there = sorted(each.name for each in top.iterdir() if each.is_dir() and not each.name.startswith("."))
+    check_length(length, str(top))
+    there = class_folders(top)
     names = list(classes) if classes is not None else there
     strange = [name for name in there if name not in names]
     if strange:
         raise UsageError(f"{top / strange[0]}: no such class; the federation has {', '.join(names)}")
-    endings = TEXTS if kind == "tokens" else SUFFIXES + ARRAYS + SOUNDS
+    endings = (TEXTS if kind == "tokens" else SUFFIXES + SOUNDS) + ARRAYS
     files = [
         (path, label)
         for label, name in enumerate(names)
@@ -106,16 +125,51 @@ def samples_from_folder(
         if path.suffix.lower() in endings and not path.name.startswith(".")
     ]
     if not files:
-        held = ".txt files" if kind == "tokens" else 'pictures, .npy, .wav, or as kind = "tokens" .txt files'
+        held = ".txt or .npy files" if kind == "tokens" else 'pictures, .npy, .wav, or as kind = "tokens" .txt files'
         raise UsageError(f"{top}: expected a sub-folder for each class, with {held}; found none")
     paths = [path for path, _ in files]
     ending = one_ending(paths, top)
+    if line := left_out([top / name for name in names], endings):
+        log.warning("%s: %s", top, line)
     declared = declared_kind(kind or ("series" if ending in SOUNDS else None), vocabulary, str(top))
     remedy = "give one size to all with size=(height, width)"
     x = read_files(paths, declared, top, size=size, rate=rate, length=length, remedy=remedy)
     y = np.array([label for _, label in files], np.int64)
     layout = CHANNELS_LAST if ending in SUFFIXES else layout
-    return checked_samples(str(top), x, y, names=names, layout=layout, kind=declared)
+    at = places(str(top), [*map(str, paths)])
+    return checked_samples(at, x, y, names=names, layout=layout, kind=declared)
+
+
+_SYSTEMS = frozenset({"__MACOSX", "__pycache__", "@eaDir", "lost+found", "$RECYCLE.BIN", "System Volume Information"})
+"""Folders that systems and tools leave behind."""
+_SYSTEM_FILES = frozenset({"Thumbs.db", "desktop.ini"})
+
+
+def class_folders(top: Path) -> list[str]:
+    """Return the names of the sub-folders, those of classes, in their order: numbers by size, texts by letters."""
+    names = [
+        each.name
+        for each in top.iterdir()
+        if each.is_dir() and not each.name.startswith(".") and each.name not in _SYSTEMS
+    ]
+    return in_order(names)
+
+
+def left_out(folders: Sequence[Path], endings: Sequence[str]) -> str:
+    """Say how many files and folders in these folders are not read, for their endings; empty: all are."""
+    others = [
+        each
+        for folder in folders
+        if folder.is_dir()
+        for each in folder.iterdir()
+        if each.suffix.lower() not in endings
+        and not each.name.startswith(".")
+        and each.name not in _SYSTEMS | _SYSTEM_FILES
+    ]
+    if not others:
+        return ""
+    kinds = sorted({"folders" if each.is_dir() else each.suffix.lower() or "no ending" for each in others})
+    return f"{len(others)} of its files are not read ({listed(kinds)}), such as {min(others)}"
 
 
 def one_ending(paths: Sequence[Path], where: Path) -> str:
@@ -147,15 +201,20 @@ def read_files(
         raise UsageError(f'{where}: .wav files are samples of kind = "series" or "ragged-series"')
     if rate is not None and ending not in SOUNDS:
         raise UsageError(f"{where}: rate is of .wav files, and it holds others: leave it out")
+    at = places(str(where), [*map(str, paths)])
     if ending in SOUNDS and kind is not None:
-        return kind.given(read_wavs(paths, rate), str(where))
+        sounds = read_wavs(paths, rate)
+        lengths = [*map(len, sounds)]
+        if kind.name != RAGGED:
+            return kind.given(sounds, at)
+        return kind.given(padded(sounds, at, kind.parts), at, lengths)
     if ending in TEXTS and kind is not None:
         return np.array([ids_of_words(_text(path), kind.vocabulary, length, f"{path}: the text") for path in paths])
     if ending in SUFFIXES:
         if kind is not None and kind.name != "picture":
             raise UsageError(f'{where}: holds pictures, which are no samples of kind = "{kind.name}"')
         return read_pictures(paths, size, remedy=remedy)
-    return _stacked(paths, kind, where)
+    return _stacked(paths, kind, at)
 
 
 def _text(path: Path) -> str:
@@ -175,6 +234,11 @@ def samples_from_torch(
     pair that does not fit.
     """
     declared = declared_kind(kind, vocabulary, "the dataset")
+    if isinstance(dataset, Mapping):
+        raise UsageError(
+            f"the dataset: found a mapping of {listed([*dataset])}, expected pairs of sample and label: give the "
+            "arrays of samples and of labels to Samples, or in a simulation to data=(x_train, y_train, x_test, y_test)"
+        )
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         remedy = "give its .dataset" if hasattr(dataset, "dataset") else "give a map-style dataset"
         raise UsageError(
@@ -239,7 +303,7 @@ def _stacked_samples(given: Sequence[Any], kind: SampleKind | None) -> tuple[NDA
     return np.stack(arrays), "NCHW" if all(hasattr(sample, "detach") for sample in given) else CHANNELS_LAST
 
 
-def _stacked(files: Sequence[Path], kind: SampleKind | None, where: Path) -> NDArray[Any]:
+def _stacked(files: Sequence[Path], kind: SampleKind | None, where: str) -> NDArray[Any]:
     """Return the arrays of .npy files; those of several lengths are padded, where the kind has lengths."""
     arrays, of_lengths = [], kind is not None and kind.name in OF_LENGTHS
     for path in files:
@@ -250,7 +314,7 @@ def _stacked(files: Sequence[Path], kind: SampleKind | None, where: Path) -> NDA
         same_from = 1 if of_lengths else 0
         if arrays[-1].ndim != arrays[0].ndim or arrays[-1].shape[same_from:] != arrays[0].shape[same_from:]:
             raise UsageError(f"{path}: shape {arrays[-1].shape}, but {files[0].name} has {arrays[0].shape}")
-    return kind.given(arrays, str(where)) if kind is not None and of_lengths else np.stack(arrays)
+    return kind.given(arrays, where) if kind is not None and of_lengths else np.stack(arrays)
 
 
 def checked_samples(

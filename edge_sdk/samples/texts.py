@@ -33,6 +33,12 @@ def hashed_words(texts: Iterable[str], *, vocabulary: int, length: int) -> NDArr
     return np.array(rows, np.int32).reshape(-1, length)
 
 
+def check_length(length: object, where: str) -> None:
+    """Raise UsageError for a length of texts that keeps no word."""
+    if not is_whole(length) or not isinstance(length, int | np.integer) or length < 1:
+        raise UsageError(f"{where}: length {length!r}: expected a whole number of at least 1, the words that are kept")
+
+
 def ids_of_words(text: object, vocabulary: int, length: int, where: str) -> list[int]:
     """Return the ids of one text, as `hashed_words` does; where: begins the message about a text without a word."""
     words = _WORD.findall(text.lower())[:length] if isinstance(text, str) else []

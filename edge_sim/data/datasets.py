@@ -33,7 +33,7 @@ READ_BY = {
     "text_column": ("csv", "hugging-face"),
     "ignored_columns": ("csv",),
     "rate": ("folder",),
-    "length": ("csv", "folder", "hugging-face"),
+    "length": ("csv", "folder", "leaf", "hugging-face"),
 }
 """Keys of [data], and the sources that read them."""
 MOST_PUBLIC = 400
@@ -228,7 +228,7 @@ def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
         return files.read_folder(folder / (table.path or ""), form, table.test_fraction, seed, kind)
     if table.source == "leaf":
         shape = (table.image_size[0], table.image_size[1]) if table.image_size else None
-        return leaf.read_leaf(folder / (table.path or ""), shape, layout, kind)
+        return leaf.read_leaf(folder / (table.path or ""), shape, layout, kind, table.length)
     if table.source == "hugging-face":
         size = (table.image_size[0], table.image_size[1]) if table.image_size else None
         columns = hub.Columns(table.label_column, table.user_column, layout, kind, table.text_column, table.length)

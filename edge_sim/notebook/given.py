@@ -28,6 +28,7 @@ GivenModels: TypeAlias = "Callable[..., Any] | Sequence[Callable[..., Any]] | Ma
 """One function for all devices, several that take turns, or functions by the name that [[fleet]] rows give."""
 LABELS = ("y_train", "y_test")
 GivenData: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
+_PARTS = ("train", "test", "validation")
 _EXPECTED = f"{', '.join(NEEDED)}, or a training and a test data set"
 
 
@@ -74,6 +75,12 @@ def write_data(
     layout, kind: those of the given ones, or None.  Raises UsageError where they are none of the known kinds, and where
     the file holds other data: those of runs that are kept beside it.
     """
+    if isinstance(data, Mapping) and {*data} & {*_PARTS}:
+        named = [part for part in _PARTS if part in data]
+        raise UsageError(
+            f"data: found a mapping of {listed([*data])}, expected {_EXPECTED}: of each part make pairs, such "
+            f'as train = [(each["text"], each["label"]) for each in data["{named[0]}"]], and give data=(train, test)'
+        )
     if not isinstance(data, (Mapping, Sequence)):
         raise UsageError(f"data: expected {_EXPECTED}; found {type(data).__name__}")
     names: Any = ()

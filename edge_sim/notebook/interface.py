@@ -89,7 +89,8 @@ class CallbackObserver(RunObserver):
 
 ConfigSource: TypeAlias = Config | Mapping[str, Any] | str | Path
 """A TOML file, its tables, or a parsed Config."""
-DATA = "data.npz"
+DATA, NAME = "data.npz", "study"
+"""The file that given data are written to; and the name of a federation whose tables have none."""
 
 
 def run_federation(
@@ -109,8 +110,8 @@ def run_federation(
 ) -> SimulationResult:
     """Run a federation and return its result.
 
-    config: a TOML file, its tables, or a parsed Config.  settings: values that differ, by key, such as
-    {"train.learning_rate": 0.01}.  models: functions (classes, input_shape, seed) that return a torch.nn.Module or a
+    config: a TOML file, its tables, which need no name, or a parsed Config.  settings: values that differ, by key, such
+    as {"train.learning_rate": 0.01}.  models: functions (classes, input_shape, seed) that return a torch.nn.Module or a
     Model: one for all devices, several that take turns, or by the name that [[fleet]] rows give.  data: arrays
     (x_train, y_train, x_test, y_test), a mapping of these names, or a training and a test torch data set.
 
@@ -238,7 +239,10 @@ def _tables(config: ConfigSource) -> tuple[dict[str, Any], Path]:
     if isinstance(config, Config):
         return config.tables, config.file
     if isinstance(config, Mapping):
-        return {**config}, Path("config")
+        tables = {**config}
+        if isinstance(tables.get("federation"), Mapping):
+            tables["federation"] = {"name": NAME, **tables["federation"]}
+        return tables, Path("config")
     return load_toml(Path(config)), Path(config)
 
 

@@ -131,6 +131,15 @@ def test_a_store_takes_names(tmp_path):
         SampleStore(tmp_path / "own.db", classes=["cat", "cow", "pig"])
 
 
+def test_names_that_differ_by_spaces_are_refused():
+    with pytest.raises(UsageError, match="'cow' and 'cow ' differ by spaces alone"):
+        Samples(np.zeros((2, 2)), ["cow", "cow "])
+
+
+def test_names_that_are_numbers_count_by_size():
+    assert Samples(np.zeros((4, 2)), ["10", "2", "1", "2"]).class_names == ("1", "2", "10")
+
+
 def test_names_come_in_every_container_and_with_either_layout():
     pictures = np.zeros((90, 3, 6, 6), np.float32)
     named = Samples(pictures, NAMES[Y][:, None], layout="NCHW")
@@ -142,7 +151,8 @@ def test_names_come_in_every_container_and_with_either_layout():
     assert (one_hot.y.tolist(), one_hot.class_names) == (Y.tolist(), ("cow", "cat", "pig"))
     for y, word in (
         (np.where(Y, NAMES[Y], None), "sample 0 has no label"),
-        (["cow", 1] * 45, "class '1'"),
+        (["cow", 1] * 45, "sample 1 has the label 1, sample 0 'cow'"),
+        (["cow", " "] * 45, "sample 1 has no label"),
         (Y * 0.5, "float64"),
     ):
         with pytest.raises(UsageError, match=word):

@@ -6,7 +6,7 @@ import pytest
 import edge_sdk
 import edge_sim
 from edge_sdk.device.training.workbench import Workbench
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import ModelError, UsageError
 from edge_sim.data.datasets import statistics
 from edge_sim.models import families
 
@@ -53,8 +53,15 @@ def test_ids_stay_whole_numbers_up_to_the_largest() -> None:
         (np.ones((2, 3)), {"lengths": [3, 2]}, "lengths have no effect without kind"),
         (np.ones((2, 3)), RAGGED | {"lengths": [3, 2.5]}, "expected a whole number for each of 2 samples"),
         (np.ones((2, 3)), RAGGED | {"lengths": [3, 4]}, "sample 1 has the length 4: expected 1 to 3, the steps"),
-        ([[1, 2], [3, 0, 0]], RAGGED, "sample 1 ends in a step of 0 in every sensor"),
-        ([[1, 2], [[3, 0]]], RAGGED, r"sample 1 has the shape \(1, 2\), but sample 0 has \(2,\)"),
+        ([[1, 2], [[3, 0]]], RAGGED, r"sample 1 has the shape \(1, 2\), but the first has \(2,\)"),
+        ([1, 2], TOKENS, "found one sample, or numbers alone"),
+        ([[0, 2, 4], [3]], TOKENS, "sample 0 has the id 0, which pads"),
+        (np.array([[1, 0], [1, 1]], bool), TOKENS, "found True and False, expected ids"),
+        (np.ones((2, 2), np.float16), TOKENS | {"vocabulary": 5000}, "found float16, which rounds ids above 2,048"),
+        ({"input_ids": IDS}, TOKENS, r'found a dict, .* x=found\["input_ids"\]'),
+        (np.zeros((2, 4, 0)), {"kind": "series"}, r"samples of shape \(4, 0\) hold nothing"),
+        (np.full((2, 3, 2), np.nan), {"kind": "series"}, r"the first of them 0, at \[0, 0\]"),
+        ([np.ones((2, 3)), np.ones((4, 3))], {}, r'sample 1 has the shape \(4, 3\), .*kind="ragged-series"'),
     ],
 )
 def test_what_is_not_of_the_kind_is_refused_in_one_line(x: np.ndarray, declared: dict, said: str) -> None:
@@ -83,6 +90,52 @@ def test_shorter_series_are_padded_with_steps_that_stay_0() -> None:
     assert cut.x[:, :, 0].tolist() == [[7, 7, 7], [7, 0, 0]]
     found = statistics(cut.x, 1.0, cut.declared)
     assert found.mean == (7.0,)
+
+
+def test_a_series_that_ends_in_steps_of_0_keeps_its_length() -> None:
+    series = [np.ones((4, 2)), np.array([[1, 1], [0, 0], [0, 0]]), np.zeros((2, 2))]
+    found = edge_sdk.Samples(series, [0, 1, 0], **RAGGED)
+    assert (found.x != 0).any(2).tolist() == [[True] * 4, [True, False, True, False], [False, True, False, False]]
+    assert found.x[1:].max() == 1
+    assert abs(found.x[2]).max() < 1e-20
+    with edge_sdk.SampleStore(None, classes=2, split=(1, 0, 0), shape=(5, 2), dtype="float32", **RAGGED) as store:
+        store.observe(series[1], 0)
+        assert (store.take_snapshot().data.train.x[0] != 0).any(1).tolist() == [True, False, True, False, False]
+
+
+@pytest.mark.parametrize("kind", [RAGGED, TOKENS])
+def test_arrays_and_columns_that_hold_samples_of_several_lengths_are_taken(kind: dict) -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = [[7, 8, 9], [5]] if kind is TOKENS else [np.ones((3, 2)), np.ones((1, 2))]
+    whole = np.empty(2, object)
+    whole[:] = rows
+    plain = edge_sdk.Samples(rows, [0, 1], **kind).x
+    for given in (whole, pandas.Series(rows), (row for row in rows), tuple(rows)):
+        assert (edge_sdk.Samples(given, [0, 1], **kind).x == plain).all()
+
+
+def test_what_looks_like_another_padding_or_like_exchanged_axes_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    edge_sdk.Samples([[7, 8, 1, 1, 1], [6, 1, 1, 1, 1], [2, 3, 4, 5, 6]], [0, 1, 0], **TOKENS)
+    assert "2 of 3 texts end in the id 1 3 times and more" in caplog.text
+    assert "lengths=(x != 1).sum(1)" in caplog.text
+    caplog.clear()
+    turned = edge_sdk.Samples(np.ones((2, 3, 40)), [0, 1], kind="series")
+    assert "3 steps of 40 sensors" in caplog.text
+    caplog.clear()
+    turned.at(np.array([0]))
+    edge_sdk.Samples(IDS, Y, **TOKENS)
+    assert not caplog.text
+
+
+def test_parts_of_a_device_that_are_declared_in_different_ways_are_refused() -> None:
+    x = np.ones((2, 4, 3))
+    with pytest.raises(UsageError, match="the parts are declared as ragged-series and series"):
+        edge_sdk.LocalData(train=edge_sdk.Samples(x, [0, 1], kind="series"), test=edge_sdk.Samples(x, [0, 1], **RAGGED))
+
+
+def test_a_dense_model_refuses_ids_as_amounts() -> None:
+    with pytest.raises(ModelError, match=r"ids of tokens are names: give edge_sdk\.SequenceModel"):
+        edge_sdk.NumpyModel(2, (4,), seed=0, preprocess=edge_sdk.Preprocess(**TOKENS))
 
 
 def test_a_simulation_of_series_of_several_lengths() -> None:
@@ -213,6 +266,30 @@ def test_a_net_gets_what_was_declared() -> None:
     net = Net(torch.nn.Flatten(), torch.nn.Linear(10, 2))
     edge_sdk.TorchModel(net, 2, input_shape=(5, 2), preprocess=series).logits(series(np.zeros((1, 5, 2), np.float32)))
     assert seen[-1][:2] == (torch.float32, (5, 2))
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_net_that_hides_padding_is_tried_with_more_than_padding() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Encoder(torch.nn.Module):
+        def __init__(self, table: torch.nn.Module) -> None:
+            super().__init__()
+            layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.table, self.blocks = table, torch.nn.TransformerEncoder(layer, 1)
+            self.head = torch.nn.Linear(8, 2)
+
+        def forward(self, x):
+            hidden = (x == 0) if x.dim() == 2 else (x == 0).all(2)
+            return self.head(self.blocks(self.table(x), src_key_padding_mask=hidden)[:, 0])
+
+    ids, ragged = edge_sdk.Preprocess(**TOKENS), edge_sdk.Preprocess(**RAGGED)
+    model = edge_sdk.TorchModel(Encoder(torch.nn.Embedding(WORDS, 8)), 2, input_shape=(4,), preprocess=ids)
+    assert np.isfinite(model.logits(model.spec.preprocess(IDS[:, :3]))).all()
+    edge_sdk.TorchModel(Encoder(torch.nn.Linear(3, 8)), 2, input_shape=(6, 3), preprocess=ragged)
+    with pytest.raises(ModelError, match=r"ids are 0\.\.49: its nn\.Embedding needs 50 rows"):
+        edge_sdk.TorchModel(Encoder(torch.nn.Embedding(40, 8)), 2, input_shape=(4,), preprocess=ids)
 
 
 @pytest.mark.torch

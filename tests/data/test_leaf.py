@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import UsageError
+from edge_sdk.sample_kind import SampleKind
+from edge_sdk.samples.texts import hashed_words
 from edge_sim.config import settings
 from edge_sim.data.sources.leaf import read_leaf
 from edge_sim.fleet.fleet import build_fleet
@@ -40,7 +42,7 @@ def test_labels_may_be_names_of_classes(tmp_path: Path) -> None:
     numbers = read_leaf(write(tmp_path / "numbers", y=lambda row: [1, 0, 2][row % 3]), None)
     assert found.train.y.tolist() == numbers.train.y.tolist()
     assert found.test.y.tolist() == numbers.test.y.tolist()
-    with pytest.raises(UsageError, match="no numbers"):
+    with pytest.raises(UsageError, match="labels that are all whole numbers, or all names"):
         read_leaf(write(tmp_path / "mixed", y=lambda row: ["dog", 1][row % 2]), None)
     mixed = write(tmp_path / "parts", y=lambda row: ["dog", "cat"][row % 2])
     (mixed / "test" / "0.json").write_text((tmp_path / "numbers" / "test" / "0.json").read_text())
@@ -59,13 +61,29 @@ def test_each_device_holds_one_user(tmp_path: Path) -> None:
     assert [len(device.data.train) for device in fleet.devices] == [*USERS.values()]
 
 
+def test_texts_become_ids_of_their_words(tmp_path: Path) -> None:
+    kind = SampleKind("tokens", 50)
+    lines = read_leaf(write(tmp_path / "lines", x=lambda user, _row: f"my {user}"), None, kind=kind, length=3)
+    assert lines.train.x.shape == (22, 3)
+    assert lines.train.x[0].tolist() == hashed_words([f"my {lines.users[0]}"], vocabulary=50, length=3)[0].tolist()
+    record = read_leaf(
+        write(tmp_path / "tweets", x=lambda user, _row: ["1", "Mon", "NO_QUERY", user, f"my {user}", "training"]),
+        None,
+        kind=kind,
+        length=3,
+    )
+    assert (record.train.x == lines.train.x).all()
+
+
 def test_what_is_none_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no \.json"):
         read_leaf(tmp_path, None)
     with pytest.raises(UsageError, match="image_size"):
         read_leaf(write(tmp_path / "a"), (3, 3))
-    with pytest.raises(UsageError, match="no numbers"):
+    with pytest.raises(UsageError, match=r'samples are texts: write data\.kind = "tokens" and data\.vocabulary'):
         read_leaf(write(tmp_path / "b", x=lambda _user, _row: "a line of Shakespeare"), None)
+    with pytest.raises(UsageError, match=r"user .*: sample 0 has no word"):
+        read_leaf(write(tmp_path / "d", x=lambda _user, _row: "..."), None, kind=SampleKind("tokens", 50))
     with pytest.raises(UsageError, match=r"different shapes|expected numbers"):
         read_leaf(write(tmp_path / "c", x=lambda user, _row: [1.0] * len(user.rstrip("0"))), None)
     (tmp_path / "a" / "train" / "0.json").write_text("[]")

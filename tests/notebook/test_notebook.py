@@ -49,6 +49,11 @@ def test_figures_have_short_names(result):
     assert {"amp", "fm", "wlp"} <= result.own_task().keys()
 
 
+def test_tables_need_no_name():
+    tables = {**TABLES, "federation": {"method": "local", "rounds": 1, "devices": 3}}
+    assert edge_sim.run(tables, data=DATA).completed
+
+
 def test_it_is_shown_in_a_line_and_in_a_notebook(result):
     assert len(repr(result)) < 100
     html = result._repr_html_()

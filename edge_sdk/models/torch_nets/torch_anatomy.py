@@ -15,6 +15,7 @@ from edge_sdk.arrays import Floats
 from edge_sdk.errors import ModelError
 from edge_sdk.models.checks import check_width
 from edge_sdk.models.torch_nets.torch_arrays import to_tensor
+from edge_sdk.sample_kind import OF_LENGTHS, SampleKind
 
 Tap: TypeAlias = Callable[[Tensor], "tuple[Tensor, Tensor]"]
 """Maps a batch to the logits (n, k) and the features (n, d) of its samples, in one forward pass."""
@@ -61,9 +62,15 @@ class Anatomy:
 
 @torch.inference_mode()
 def survey(
-    net: nn.Module, classes: int, *, features: str | None, input_shape: tuple[int, int, int] | None, name: str
+    net: nn.Module,
+    classes: int,
+    *,
+    features: str | None,
+    input_shape: tuple[int, int, int] | None,
+    name: str,
+    kind: SampleKind | None = None,
 ) -> Anatomy:
-    """Inspect a net, and run one zero sample through it if its shape (c, h, w) is known.
+    """Inspect a net, and run one sample through it if its shape (c, h, w) is known; kind: the declared one.
 
     Raises ModelError for an unknown layer, a sample that does not run or is written into, or a number of logits other
     than classes.
@@ -77,17 +84,25 @@ def survey(
     named = None if features is None else LayerTap(net, _named_layer(net, features), "output")
     like = next(net.parameters(), torch.zeros(()))
     with torch.inference_mode(mode=False):  # whose tensors count what is written into them
-        zero = torch.zeros((1, *input_shape), device=like.device)
-    with passing(name, input_shape):
+        sample = one_sample(input_shape, kind, like.device)
+    with passing(name, input_shape, kind):
         with _noting_linears(net) as run:
-            logits, cost = count_cost(net, zero)
+            logits, cost = count_cost(net, sample)
         last = _last_linear(net, classes, run)
         tap = named or (LayerTap(net, last, "input") if last else None)
-        f = tap(zero)[1] if tap else None
-    _check_unwritten(zero, name)
+        f = tap(sample)[1] if tap else None
+    _check_unwritten(sample, name)
     check_width(name, tuple(logits.shape), 1, classes)
     head = last if last and f is not None and _has_rows(last) and _leads_to(logits, last, f) else None
     return Anatomy(tap=tap, head=head, feature_dim=0 if f is None else f.shape[1], cost=cost)
+
+
+def one_sample(input_shape: tuple[int, int, int], kind: SampleKind | None, device: torch.device) -> Tensor:
+    """Return a sample (1, c, h, w) to try a net with: of 0, or, where 0 is padding, of 1 or the largest id."""
+    value = 0
+    if kind is not None and kind.name in OF_LENGTHS:
+        value = max(1, kind.vocabulary - 1)
+    return torch.full((1, *input_shape), float(value), device=device)
 
 
 def draws_random_numbers(net: nn.Module) -> bool:
@@ -124,13 +139,15 @@ def _last_linear(net: nn.Module, classes: int, run: Sequence[nn.Linear] | None =
 
 
 @torch.inference_mode()
-def logits_layer(net: nn.Module, classes: int, input_shape: tuple[int, int, int] | None) -> nn.Linear | None:
-    """Return the nn.Linear that makes the logits, with `input_shape` (c, h, w) as one zero sample shows it."""
+def logits_layer(
+    net: nn.Module, classes: int, input_shape: tuple[int, int, int] | None, kind: SampleKind | None = None
+) -> nn.Linear | None:
+    """Return the nn.Linear that makes the logits, with `input_shape` (c, h, w) as one sample of this kind shows it."""
     if input_shape is None:
         return _last_linear(net, classes)
     like = next(net.parameters(), torch.zeros(()))
     with _noting_linears(net) as run, suppress(Exception):  # the survey reports a net that does not run
-        net(torch.zeros((1, *input_shape), device=like.device))
+        net(one_sample(input_shape, kind, like.device))
     return _last_linear(net, classes, run or None)
 
 
@@ -199,14 +216,16 @@ def _flat(seen: list[Tensor], layer: nn.Module) -> Tensor:
 
 
 @contextmanager
-def passing(name: str, input_shape: tuple[int, ...]) -> Iterator[None]:
-    """Raise ModelError, in one line, where a forward pass inside does not run for samples of this shape."""
+def passing(name: str, input_shape: tuple[int, ...], kind: SampleKind | None = None) -> Iterator[None]:
+    """Raise ModelError, in one line, where a forward pass inside does not run for samples of this shape and kind."""
     try:
         yield
     except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
         told = " ".join(str(error).split())  # in one line
         declares = 'declare ids of tokens with Preprocess(kind="tokens", vocabulary=...)'
         remedy = f"; samples reach a net as float32: {declares}" if _NO_IDS in told else ""
+        if kind is not None and kind.vocabulary and isinstance(error, IndexError):
+            remedy = f"; ids are 0..{kind.vocabulary - 1}: its nn.Embedding needs {kind.vocabulary} rows"
         raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {told}{remedy}") from error
 
 

@@ -19,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.overrides import TorchFunctionMode
 
 from edge_sdk.errors import ModelError
-from edge_sdk.models.torch_nets.torch_anatomy import passing
+from edge_sdk.models.torch_nets.torch_anatomy import one_sample, passing
 from edge_sdk.sample_kind import AXES, SampleKind
 
 Outputs: TypeAlias = Literal["logits", "probabilities"]
@@ -83,23 +83,26 @@ def _inner(net: nn.Module) -> nn.Module:
         net = inner
 
 
-def make_lazy_layers(net: nn.Module, input_shape: tuple[int, int, int] | None, name: str) -> None:
-    """Let lazy layers see one zero sample (c, h, w), and so find their sizes.  Raises ModelError where that fails."""
+def make_lazy_layers(
+    net: nn.Module, input_shape: tuple[int, int, int] | None, name: str, kind: SampleKind | None = None
+) -> None:
+    """Let lazy layers see one sample (c, h, w), and so find their sizes.  Raises ModelError where that fails."""
     if not any(is_lazy(tensor) for tensor in (*net.parameters(), *net.buffers())):
         return
     if input_shape is None:
         raise ModelError(f"model {name!r}: it has lazy layers: pass input_shape=(c, h, w) to size them")
-    with torch.inference_mode(mode=False), torch.no_grad(), passing(name, input_shape):  # what is made then can train
-        net.eval()(torch.zeros((1, *input_shape)))
+    # outside inference mode, so that what is made can train
+    with torch.inference_mode(mode=False), torch.no_grad(), passing(name, input_shape, kind):
+        net.eval()(one_sample(input_shape, kind, torch.device("cpu")))
 
 
 @torch.no_grad()
-def trains_on_one(net: nn.Module, input_shape: tuple[int, int, int]) -> bool:
+def trains_on_one(net: nn.Module, input_shape: tuple[int, int, int], kind: SampleKind | None = None) -> bool:
     """Whether a copy of a net takes one sample (c, h, w) in training: BatchNorm wants two numbers in each channel."""
     like = next(net.parameters(), torch.zeros(()))
     with torch.random.fork_rng(devices=[]):
         try:
-            copy.deepcopy(net).train()(torch.zeros((1, *input_shape), device=like.device))
+            copy.deepcopy(net).train()(one_sample(input_shape, kind, like.device))
         except ValueError:
             return False
     return True
@@ -134,10 +137,10 @@ _TAKING: set[type[nn.Module]] = set()
 
 
 def probe(input_shape: tuple[int, int, int], kind: SampleKind | None) -> Tensor:
-    """Return samples to look at a net's outputs with: (n, c, h, w), ids of tokens, or numbers from 0 to 1."""
+    """Return samples to look at a net's outputs with: (n, c, h, w), ids but that of padding, or numbers from 0 to 1."""
     rng, shape = torch.Generator().manual_seed(0), (_PROBE, *input_shape)
     if kind is not None and kind.vocabulary:
-        return torch.randint(kind.vocabulary, shape, generator=rng).float()
+        return torch.randint(1, kind.vocabulary, shape, generator=rng).float()
     return torch.rand(shape, generator=rng)  # as undeclared ids they are 0
 
 

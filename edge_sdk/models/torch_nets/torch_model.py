@@ -121,7 +121,7 @@ class TorchModel:
         preprocess: with a declared kind, `net` takes series (b, t, d), vectors (b, d), and ids of tokens (b, t) as
         int64, and `input_shape` is that of one sample, such as (t, d).
 
-        With `input_shape` (c, h, w) one zero sample is run, which checks the number of logits and measures features
+        With `input_shape` (c, h, w) one sample is run, which checks the number of logits and measures features
         and cost; without it, wrong logits show at the first batch, and the last nn.Linear is taken to make the logits.
         Raises ModelError where the net does not fit, for weights that are not finite, for probabilities that `outputs`
         does not name, and where preprocess makes fractions of the ids that an nn.Embedding takes.  A net that writes
@@ -136,17 +136,17 @@ class TorchModel:
         preprocess = with_steps(preprocess, shape)
         kind = preprocess.declared
         let_take(net, kind)
-        make_lazy_layers(net, shape, name)
+        make_lazy_layers(net, shape, name, kind)
         _check_finite(net, name)
         if shape is not None:
             said = let_give_logits(net, probe(shape, kind), classes, outputs, name, declared=kind)
             note = "; ".join(filter(None, (note, said)))
         if head == "cosine":
-            net = with_cosine_head(net, logits_layer(net, classes, shape), classes, name)
+            net = with_cosine_head(net, logits_layer(net, classes, shape, kind), classes, name)
         _check_types(net, name)
         self._device = torch.device(device)
         self._net = net.to(self._device).eval()
-        self._anatomy = survey(net, classes, features=features, input_shape=shape, name=name)
+        self._anatomy = survey(net, classes, features=features, input_shape=shape, name=name, kind=kind)
         self._input_shape, self._tried, self._outputs = shape, shape is not None, outputs
         self.trained = [p for p in net.parameters() if p.requires_grad]
         """Its trainable parameters, in order of registration."""
@@ -177,7 +177,7 @@ class TorchModel:
             shapes=tuple(tuple(p.shape) for p in self.trained),
             layout=_layout(net) if self.trained else b"",
             batch_norm=batch_norm,
-            least_batch=2 if batch_norm and shape and not trains_on_one(net, shape) else 1,
+            least_batch=2 if batch_norm and shape and not trains_on_one(net, shape, kind) else 1,
             flops_per_sample=self._anatomy.cost.flops,
             activation_bytes_per_sample=self._anatomy.cost.activation_bytes,
             calls_per_pass=self._anatomy.cost.calls,

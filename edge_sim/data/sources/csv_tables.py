@@ -9,9 +9,9 @@ import numpy as np
 from edge_sdk.class_names import class_ids
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
-from edge_sdk.given_arrays import CHANNELS_LAST
+from edge_sdk.given_arrays import CHANNELS_LAST, places
 from edge_sdk.sample_kind import SampleKind, arguments, as_held
-from edge_sdk.samples.csv_files import CsvColumns, read_csv
+from edge_sdk.samples.csv_files import CsvColumns, CsvSamples, read_csv
 from edge_sim.data.draw import hold_out as held_out
 from edge_sim.data.sources.base import SourceData
 
@@ -30,9 +30,11 @@ def read_csv_tables(
         now, then = ", ".join(parts[-1].columns), ", ".join(parts[0].columns)
         raise UsageError(f"{files[-1]}: row 1: its columns of samples are {now}; those of {files[0].name} are {then}")
     values = [sample for part in parts for sample in part.x]
-    given = np.array(values, np.float32) if kind is None else kind.given(values, str(path))
-    x, _ = as_held(given, kind, None, str(path))
-    words = np.concatenate([part.labels for part in parts])  # as text, where one part has names
+    at = places(str(path), [row for part in parts for row in part.rows])
+    given = np.array(values, np.float32) if kind is None else kind.given(values, at)
+    x, remark = as_held(given, kind, None, at)
+    whole = CsvSamples(y=[label for part in parts for label in part.y], rows=[*at.samples])
+    words = whole.labels()
     y, names = class_ids(words, where=f"{path}, column {columns.label}")
     count = len(parts[0].x)
     train, test = np.arange(count), np.arange(count, len(y))
@@ -47,5 +49,6 @@ def read_csv_tables(
         test=Samples(x[test], y[test], (), CHANNELS_LAST, *arguments(kind)),
         scale=1.0,
         class_names=names,
+        remark=remark,
         users=np.array(parts[0].users)[train] if columns.user else None,
     )

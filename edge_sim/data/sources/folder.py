@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
-from edge_sdk.given_arrays import CHANNELS_LAST
+from edge_sdk.given_arrays import CHANNELS_LAST, places
 from edge_sdk.sample_kind import SERIES, SampleKind, arguments, as_held
-from edge_sdk.samples.readers import ARRAYS, SOUNDS, SUFFIXES, TEXTS, read_files
+from edge_sdk.samples.readers import ARRAYS, SOUNDS, SUFFIXES, TEXTS, class_folders, left_out, read_files
 from edge_sdk.samples.texts import TEXT_LENGTH
 from edge_sim.data.draw import hold_out
 from edge_sim.data.sources.base import SourceData
@@ -20,7 +20,12 @@ from edge_sim.data.sources.base import SourceData
 REMEDY = "give one size to all with data.image_size = [height, width]"
 
 
-OF_KIND = {"picture": SUFFIXES, **dict.fromkeys(SERIES, SOUNDS)}
+OF_KIND: Mapping[str, tuple[str, ...]] = {
+    "picture": SUFFIXES,
+    "vector": (),
+    "tokens": TEXTS,
+    **dict.fromkeys(SERIES, SOUNDS),
+}
 """Endings of files of a kind, beside .npy."""
 
 
@@ -41,7 +46,7 @@ def read_folder(
     """Read the samples under a folder: pictures, u1 (n, h, w) where all are grey, else (n, h, w, 3), or what `kind` is.
 
     Files are FOLDER/CLASS/*, and a part of every class becomes the test; or FOLDER/{train,test}/CLASS/*: pictures, of
-    series .wav files, of tokens .txt files, of all kinds but tokens .npy files.  Classes are numbered in the order of
+    series .wav files, of tokens .txt files, of all kinds .npy files.  Classes are numbered in the order of
     their names.
 
     Raises UsageError for a folder without samples, a file that does not fit, or pictures of several sizes without a
@@ -55,7 +60,11 @@ def read_folder(
     size, rate, length = form
     paths = [path for path, _ in files]
     x = read_files(paths, kind, folder, size=size, rate=rate, length=length, remedy=REMEDY)
-    x, remark = as_held(x, kind, CHANNELS_LAST if x.dtype == np.uint8 else None, str(folder))
+    at = places(str(folder), [*map(str, paths)])
+    x, remark = as_held(x, kind, CHANNELS_LAST if x.dtype == np.uint8 else None, at)
+    tops = [top, *([folder / "test"] if divided else [])]
+    unread = left_out([each / name for each in tops for name in classes], _endings(kind))
+    remark = "; ".join(filter(None, (remark, f"{folder}: {unread}" if unread else "")))
     y = np.array([label for _, label in files], np.int64)
     if divided:
         n = len(train_files)
@@ -78,29 +87,29 @@ def read_folder(
 def _classes(top: Path) -> list[str]:
     if not top.is_dir():
         raise UsageError(f"data.path: {top}: no such folder")
-    names = _subfolders(top)
+    names = class_folders(top)
     if len(names) < 2:
         found = ", ".join(names) or "none"
         raise UsageError(f"data.path: {top}: expected a sub-folder of samples for each class, found {found}")
     return names
 
 
-def _subfolders(top: Path) -> list[str]:
-    return sorted(entry.name for entry in top.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-
-
 def _files(top: Path, classes: Sequence[str], kind: SampleKind | None) -> list[tuple[Path, int]]:
     """Return (file, class) of every sample, ordered by class and then by name."""
-    strange = [name for name in _subfolders(top) if name not in classes]
+    strange = [name for name in class_folders(top) if name not in classes]
     if strange:
         raise UsageError(f"{top}: {strange[0]}: no such class in the training part; it has {', '.join(classes)}")
     return [(path, label) for label, name in enumerate(classes) for path in _of_class(top / name, kind)]
 
 
+def _endings(kind: SampleKind | None) -> tuple[str, ...]:
+    """Return the endings of files that hold samples of a kind."""
+    return (*OF_KIND[kind.name if kind is not None else "picture"], *ARRAYS)
+
+
 def _of_class(folder: Path, kind: SampleKind | None) -> Iterator[Path]:
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
-    name = kind.name if kind is not None else "picture"
-    endings = TEXTS if name == "tokens" else (*OF_KIND.get(name, ()), *ARRAYS)
+    endings = _endings(kind)
     files = [path for path in entries if path.suffix.lower() in endings and not path.name.startswith(".")]
     if not files:
         others = {path.suffix.lower() for path in entries} & {*SOUNDS, *TEXTS, *ARRAYS}
@@ -109,6 +118,7 @@ def _of_class(folder: Path, kind: SampleKind | None) -> Iterator[Path]:
             for ending, of in (("wav", "ragged-series"), ("txt", "tokens"))
             if f".{ending}" in others and kind is None
         )
+        name = kind.name if kind is not None else "picture"
         held = {"picture": "pictures"}.get(name, name)
         raise UsageError(f"{folder}: holds no {held} ({' '.join(endings)}){remedy}")
     yield from files

@@ -6,6 +6,7 @@ Each file holds {"users": [...], "user_data": {USER: {"x": [...], "y": [...]}}}.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,29 @@ from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout
 from edge_sdk.sample_kind import SampleKind, arguments, as_held
+from edge_sdk.samples.texts import TEXT_LENGTH, ids_of_words
 from edge_sim.data.sources.base import SourceData
+
+_OF_RECORD = 4
+"""Where LEAF has the text in a record of Sent140: id, date, query, user, text, part."""
 
 
 def read_leaf(
-    folder: Path, size: tuple[int, int] | None, layout: PictureLayout | None = None, kind: SampleKind | None = None
+    folder: Path,
+    size: tuple[int, int] | None,
+    layout: PictureLayout | None = None,
+    kind: SampleKind | None = None,
+    length: int = TEXT_LENGTH,
 ) -> SourceData:
     """Read the samples of all users: f4 (n, d), or (n, h, w) and (n, h, w, c), as where `size` is given.
 
-    layout: of samples with three axes; those that `size` shapes have their channels last.  kind: the declared one.
+    layout: of samples with three axes; those that `size` shapes have their channels last.  kind: the declared one; of
+    texts, such as Shakespeare's lines, or the records of Sent140, hashed_words keeps `length` words as ids.
 
     Raises UsageError, which names the file, for what is missing or no number.
     """
-    x, y, users = _part(folder, "train")
-    test_x, test_y, _ = _part(folder, "test")
+    x, y, users = _part(folder, "train", kind, length)
+    test_x, test_y, _ = _part(folder, "test", kind, length)
     if x.shape[1:] != test_x.shape[1:]:
         raise UsageError(f"{folder}: samples of {x.shape[1:]} in train, of {test_x.shape[1:]} in test")
     if size is not None and x.ndim == 2:
@@ -56,14 +66,14 @@ def _numbered(y: NDArray[Any], test_y: NDArray[Any], folder: Path) -> tuple[Ints
     return ids[: len(y)], ids[len(y) :], names
 
 
-def _part(folder: Path, part: str) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
+def _part(folder: Path, part: str, kind: SampleKind | None, length: int) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
     """The samples (n, d), labels (n,) and users (n,) of all files of a part, users in the order of their names."""
     files = sorted((folder / part).glob("*.json"))
     if not files:
         raise UsageError(f"data.path: {folder / part}: no .json files there, as LEAF lays them out")
     found: dict[str, tuple[Floats, NDArray[Any]]] = {}
     for path in files:
-        found |= _file(path)
+        found |= _file(path, kind, length)
     users = np.concatenate([np.full(len(found[name][1]), name) for name in sorted(found)])
     shapes = {found[name][0].shape[1:] for name in found}
     if len(shapes) > 1:
@@ -74,7 +84,7 @@ def _part(folder: Path, part: str) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
     return x, np.concatenate([found[name][1] for name in sorted(found)]), users
 
 
-def _file(path: Path) -> dict[str, tuple[Floats, NDArray[Any]]]:
+def _file(path: Path, kind: SampleKind | None, length: int) -> dict[str, tuple[Floats, NDArray[Any]]]:
     """The samples and labels of each user in a file."""
     try:
         whole = json.loads(path.read_text(encoding="utf-8"))
@@ -83,11 +93,16 @@ def _file(path: Path) -> dict[str, tuple[Floats, NDArray[Any]]]:
         raise UsageError(f"{path}: not a LEAF file with user_data, x and y ({type(error).__name__})") from None
     found = {}
     for user, (x, y) in pairs.items():
+        texts = _texts(x)
         try:
             named = all(isinstance(each, str) for each in y)
-            samples, labels = np.array(x, np.float32), np.array(y, np.str_ if named else np.int64)
+            values = _ids(texts, f"{path}: user {user}", kind, length) if texts else x
+            samples, labels = np.array(values, np.float32), np.array(y, np.str_ if named else np.int64)
         except (ValueError, TypeError):
-            raise UsageError(f"{path}: user {user}: samples and labels that are no numbers, as of a text") from None
+            raise UsageError(
+                f"{path}: user {user}: expected samples of as many numbers each, or texts; and labels that are all "
+                "whole numbers, or all names"
+            ) from None
         if (
             samples.ndim < 2
             or labels.shape != samples.shape[:1]
@@ -100,6 +115,19 @@ def _file(path: Path) -> dict[str, tuple[Floats, NDArray[Any]]]:
             )
         found[user] = samples, labels
     return found
+
+
+def _texts(x: Any) -> list[str]:
+    """Return the texts of samples that are such, or the one in each record of Sent140; empty: they are numbers."""
+    found = [each[_OF_RECORD] if isinstance(each, list) and len(each) > _OF_RECORD else each for each in x]
+    return found if found and all(isinstance(each, str) for each in found) else []
+
+
+def _ids(texts: Sequence[str], where: str, kind: SampleKind | None, length: int) -> list[list[int]]:
+    """Return the ids of the words of texts (n, length).  Raises UsageError for a text without words."""
+    if kind is None or not kind.vocabulary:
+        raise UsageError(f'{where}: samples are texts: write data.kind = "tokens" and data.vocabulary')
+    return [ids_of_words(each, kind.vocabulary, length, f"{where}: sample {i}") for i, each in enumerate(texts)]
 
 
 def _shaped(x: Floats, size: tuple[int, int], folder: Path) -> Floats:
