@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
-from coordinator.buffer_settings import (
+from coordinator.pace_settings import (
     MAX_STALENESS,
     check_buffer,
     check_buffered_method,
     check_control,
+    read_pace,
+    rounds_of,
     unfit_for_control,
 )
-from coordinator.pace_settings import read_pace, rounds_of
 from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPolicy
 from coordinator.rounds.pace import NO_LIMIT, RoundPace
@@ -25,9 +26,8 @@ from edge_sdk.class_names import checked_names
 from edge_sdk.errors import UsageError, meant
 from edge_sdk.given_arrays import PictureLayout
 from edge_sdk.methods.contract.base import Method
-from edge_sdk.methods.contract.params import has_start
-from edge_sdk.methods.contract.registry import load_method, method_names
-from edge_sdk.methods.contract.vocabulary import begins_alike
+from edge_sdk.methods.contract.description import has_start
+from edge_sdk.methods.contract.registry import begins_alike, load_method, method_names
 from edge_sdk.objectives import schedule_of
 from edge_sdk.protocol import registry, toml_table
 from edge_sdk.protocol.encodings import ENCODINGS

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from properties import SHARE
 
 from edge_sdk import objectives
-from edge_sdk.methods.contract.vocabulary import check_registered
+from edge_sdk.methods.contract.registry import check_registered
 from edge_sdk.protocol import registry
 
 # Property tests try the same few examples in each run, so that a failure is one's own, and more and other ones with

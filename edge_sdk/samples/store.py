@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_sdk.at_rest.quarantine import opened_or_anew
+from edge_sdk.at_rest.files import opened_or_anew
 from edge_sdk.class_names import checked_names
 from edge_sdk.data import LocalData, Samples, is_whole
 from edge_sdk.durable import is_emptied

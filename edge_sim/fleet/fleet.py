@@ -35,10 +35,9 @@ from edge_sim.config import model_rules
 from edge_sim.config.device_conditions import IDEAL_CONDITIONS, DeviceConditions
 from edge_sim.config.scenario import QUIET, ScenarioTable
 from edge_sim.config.settings import CPU, Config, FleetRow
-from edge_sim.data import partition_file
 from edge_sim.data.datasets import Dataset, dataset_of
 from edge_sim.data.held_samples import CopiedSamples, Held, IndexedSamples, PartSizes, SharedPreprocess
-from edge_sim.data.partition import check_before_data, partition
+from edge_sim.data.partition import check_before_data, partition, read_partition, write_partition
 from edge_sim.fleet.hardware import Hardware
 from edge_sim.models import families
 from edge_sim.models.model_types import HeadKind
@@ -345,14 +344,14 @@ def export_partition(config: Config, fleet: Fleet) -> None:
     """Write the fleet's partition to the file of [partition] export, if set.  Raises UsageError."""
     if config.partition.export:
         path = config.file.parent / config.partition.export
-        partition_file.write_partition(path, fleet.dataset, config.ids, fleet.parts)
+        write_partition(path, fleet.dataset, config.ids, fleet.parts)
 
 
 def sample_division(config: Config, dataset: Dataset) -> list[Ints]:
     """Return the indices of the private samples of each device, from a file or drawn.  Raises UsageError."""
     table = config.partition
     if table.file:
-        return partition_file.read_partition(config.file.parent / table.file, dataset, config.ids, table.min_samples)
+        return read_partition(config.file.parent / table.file, dataset, config.ids, table.min_samples)
     return partition(
         table, dataset.private.y, len(config.ids), dataset.classes, config.federation.seed, users=dataset.users
     )

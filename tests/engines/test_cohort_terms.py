@@ -25,9 +25,8 @@ pytestmark = pytest.mark.torch
 
 from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # torch is there
 from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
-from edge_sim.engines.stack.torch_dense_stack import DenseStacking  # noqa: E402
+from edge_sim.engines.stack.torch_stack import DenseStacking, VmapStacking  # noqa: E402  # torch is there
 from edge_sim.engines.stack.torch_stacked_terms import STACKED_FORMS  # noqa: E402
-from edge_sim.engines.stack.torch_vmap_stacking import VmapStacking  # noqa: E402  # torch is there
 from edge_sim.engines.torch_threads import use_exact_arithmetic, use_one_thread  # noqa: E402  # torch is there
 
 use_one_thread()  # as every simulation does

@@ -15,8 +15,7 @@ pytestmark = pytest.mark.torch
 from torch import nn  # noqa: E402
 
 from edge_sdk.errors import ModelError, StoreError, Unsupported  # noqa: E402
-from edge_sdk.methods.parts.fedkf_generator import Plan  # noqa: E402
-from edge_sdk.methods.parts.fedkf_term import DataFree  # noqa: E402
+from edge_sdk.methods.parts.fedkf_term import DataFree, Plan  # noqa: E402  # torch is there
 from edge_sdk.methods.parts.torch_fedkf import Generator, Imitation, divergence, generator_loss, parameter_count  # noqa: E402
 from edge_sdk.models.base import Batches, pack_arrays, unpack_arrays  # noqa: E402
 from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402

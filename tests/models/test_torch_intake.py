@@ -27,8 +27,7 @@ from torch import Tensor, nn  # noqa: E402  # only where torch is installed
 
 from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
 from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402  # likewise
-from edge_sim.engines.stack.torch_dense_stack import DenseStacking  # noqa: E402  # likewise
-from edge_sim.engines.stack.torch_vmap_stacking import VmapStacking  # noqa: E402  # likewise
+from edge_sim.engines.stack.torch_stack import DenseStacking, VmapStacking  # noqa: E402  # torch is there
 
 SLOW = Optim(kind="sgd", learning_rate=0.1)
 

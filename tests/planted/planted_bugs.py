@@ -296,7 +296,7 @@ BUGS = (
     ),
     PlantedBug(
         "uploads are not checked against what the exchange asks for",
-        "coordinator/serving/intake/checks.py",
+        "coordinator/serving/intake/frame_intake.py",
         "        check_roles(upload.knowledge, slots, expect)\n",
         "",
         "tests/federation/test_rogue.py::test_a_wrong_shape",
@@ -304,7 +304,7 @@ BUGS = (
     ),
     PlantedBug(
         "a device may speak for another one",
-        "coordinator/serving/intake/checks.py",
+        "coordinator/serving/intake/frame_intake.py",
         '    if getattr(message, "device", None) != sender:\n',
         '    if getattr(message, "device", None) is None:\n',
         "tests/federation/test_rogue.py::test_speaking_for_somebody_else",
@@ -402,7 +402,7 @@ BUGS = (
     ),
     PlantedBug(
         "a log request gets the room of an upload",
-        "coordinator/serving/intake/frame_screen.py",
+        "coordinator/serving/intake/frame_intake.py",
         'if origin.kind != "upd":',
         'if origin.kind not in ("upd", "log"):',
         "tests/serving/test_frame_screen.py::test_only_uploads_get_the_room_of_an_upload",

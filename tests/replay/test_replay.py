@@ -24,8 +24,17 @@ from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.ledger import Ledger
 from coordinator.serving.equipment import Equipment
 from coordinator.trace import log as traces
-from coordinator.trace.entries import HEAD, ChecksumChain
-from coordinator.trace.log import Entry, FramesSent, Heard, LedgerRefused, Trace, TraceWriter, trace_writer
+from coordinator.trace.log import (
+    HEAD,
+    ChecksumChain,
+    Entry,
+    FramesSent,
+    Heard,
+    LedgerRefused,
+    Trace,
+    TraceWriter,
+    trace_writer,
+)
 from coordinator.trace.recording_server import state_hash
 from coordinator.trace.replay import message_in, replay
 from edge_sdk.agent.agent import Agent
@@ -40,8 +49,7 @@ from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.checkpoint import STORES, Checkpoints, save_stores
 from edge_sim.config import settings
 from edge_sim.replay.command import maker_of
-from edge_sim.replay.device import Make, replay_device
-from edge_sim.replay.history import History, device_history
+from edge_sim.replay.device import History, Make, device_history, replay_device
 
 ROUGH = Faults(drop=0.15, duplicate=0.15, delay=0.3, delay_s=3.0, disconnect=0.02)
 METHODS = ["fedmd", "fedproto", "fedavg", pytest.param("fedal", marks=pytest.mark.torch)]

@@ -10,7 +10,7 @@ import pytest
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent, Will
-from edge_sdk.transport.chunks.packets import CHUNK_BYTES
+from edge_sdk.transport.chunks import CHUNK_BYTES
 
 PATIENCE_S = 10.0
 QUIET_S = 0.2

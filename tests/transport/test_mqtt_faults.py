@@ -25,7 +25,7 @@ from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.errors import LocalProtocolError, UsageError
 from edge_sdk.protocol.topics import coordinator_status, down
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, SendRefused, TransportEvent
-from edge_sdk.transport.mqtt import connection, paho_client, retry, socket_loop
+from edge_sdk.transport.mqtt import connection, paho_client, retry
 from edge_sdk.transport.mqtt import transport as mqtt
 from edge_sdk.transport.mqtt.connection import Inbox
 from edge_sdk.transport.mqtt.transport import MqttTransport
@@ -211,7 +211,7 @@ def test_what_the_broker_has_said_is_read_although_nothing_can_be_written(
     opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The acknowledgement of the first message fails; the second one, and why the broker closes, are read already."""
-    monkeypatch.setattr(socket_loop, "_AT_ONCE", 1)
+    monkeypatch.setattr(paho_client, "_AT_ONCE", 1)
     write = Client._sock_send
 
     def fail(client: Client, written: bytes) -> int:

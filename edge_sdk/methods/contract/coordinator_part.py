@@ -69,7 +69,7 @@ class CoordinatorPart(Description[P]):
 
     means: frozenset[str] = frozenset()
     """The roles of uploads that the method only combines by a weighted mean, so that an old upload can count for less
-    (edge_sdk/reductions/ageing.py).  A class that reduces in its own way declares them again."""
+    (edge_sdk/reductions/influence.py).  A class that reduces in its own way declares them again."""
     newest: frozenset[str] = frozenset()
     """The roles whose newest upload of each device the coordinator keeps, so that its age does not matter."""
     own_rounds: str = ""

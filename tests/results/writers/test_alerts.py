@@ -19,9 +19,8 @@ from coordinator.address import ListenAddress
 from coordinator.config import read_section
 from coordinator.record.run_record import RunRecord
 from coordinator.results import writers
-from coordinator.results.writers.alerts import AlertObserver, AlertsTable, fleet_figures
-from coordinator.results.writers.metrics import PrometheusWriter
-from coordinator.results.writers.webhook import MOST_WAITING, Webhook
+from coordinator.results.writers.alerts import MOST_WAITING, AlertObserver, AlertsTable, Webhook, fleet_figures
+from coordinator.results.writers.tools import PrometheusWriter
 from edge_sdk.errors import UsageError
 
 RULES = Path(writers.__file__).parent / "alert-rules.yml"
