@@ -67,9 +67,7 @@ def shown(default: Any) -> str:
 
 @pytest.mark.parametrize(("title", "table"), [("`[data]`", DataTable), ("`[partition]`", PartitionTable)])
 def test_every_key_stands_there_with_its_default(title: str, table: type) -> None:
-    documented = [
-        (key.strip("`"), default) for key, default, _ in rows(section(title), "| key | default | meaning |")
-    ]
+    documented = [(key.strip("`"), default) for key, default, _ in rows(section(title), "| key | default | meaning |")]
     assert documented == [(field.name, shown(field.default)) for field in dataclasses.fields(table)]
 
 
