@@ -53,7 +53,8 @@ _OPTIONS: Mapping[str, tuple[Any, str]] = {
     "max_public_bytes": (int | np.integer, "a whole number of bytes"),
     "clock": (Callable, "a function that returns the time in seconds"),
 }
-"""For each argument its type, and what to give.  Flags must be bool: the text "no" is true, and would be consent."""
+"""For each argument its type, and how to describe it.  Flags must be bool: the text "no" is true, and would mean
+consent."""
 _SENSES = tuple(name for name in vars(Sensors) if not name.startswith("_"))
 
 
@@ -125,7 +126,7 @@ def _shown(given: object) -> str:
 
 
 class SimulatedId(str):
-    """The id of a simulated device, which leaves alone the folder of a board that has the same id."""
+    """The id of a simulated device, which ignores the folder of a board with the same id."""
 
     __slots__ = ()
 
@@ -213,7 +214,7 @@ def hold_alone(agent: object, name: str, parts: Mapping[str, object]) -> None:
 
 
 def let_go(agent: object) -> None:
-    """Release this agent's objects, and those of agents that are gone."""
+    """Release this agent's objects, and those of agents that no longer exist."""
     with _changing:
         for key, holder in list(_holders.items()):
             if holder.agent() in (None, agent):

@@ -1,7 +1,7 @@
 """FedKF's loss term on generated samples (Zhou et al. 2023, equations 1 to 5), and the generator that makes them.
 
 The forms are in torch_fedkf.py and numpy_fedkf.py.  Both share the generator's sizes and how its samples look.  Its
-weights and its noise are drawn in numpy, so that devices with torch and without it make up the same samples.
+weights and its noise are drawn in numpy, so that devices with torch and without it generate the same samples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edge_sdk.arrays import Floats
 from edge_sdk.errors import ModelError
 from edge_sdk.objectives import On, Seen, Shapes, Term, log_softmax, needed, softmax
 
-LOGITS = "a term on samples that are made up needs the logits of two models for them"
+LOGITS = "a term on generated samples needs the logits of two models for them"
 LEAST_SHARE = 1e-12
 """A lower limit for class shares before the logarithm: 0 log 0 is then 0, and has a slope."""
 
@@ -191,7 +191,7 @@ def first_weights(plan: Plan, seed: int) -> dict[str, Floats]:
 
 
 def noise_draws(seed: int) -> np.random.Generator:
-    """Return where the noise of a fit comes from; seed: of its batches."""
+    """Return the random generator of a fit's noise; seed: of its batches."""
     return np.random.default_rng([seed, 1])  # other numbers than those of a new generator
 
 
