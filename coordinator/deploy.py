@@ -25,10 +25,10 @@ from coordinator.config import (
     read_settings,
     to_toml,
 )
+from coordinator.federation_table import words_of
 from coordinator.lab.broker_settings import one_connection_each
 from coordinator.lab.owner import finish_renewal, serve_federation
 from coordinator.ledger import CONTENTS, LEDGER, Ledger, bound_spec
-from coordinator.pace_settings import words_of
 from coordinator.record.observer import ObserverGroup, RunObserver, RunView
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import of_rounds

@@ -20,7 +20,7 @@ from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.sealing import ExchangeKey, Sealing
 from edge_sdk.identity.signatures import PUBLIC_BYTES, FrameSigner, Key, Role, key_id, newest_key, verifier
-from edge_sdk.protocol.foreign_json import digested_json, undigested_json
+from edge_sdk.protocol.entry_guard import digested_json, undigested_json
 from edge_sdk.protocol.frames.codec import Verify
 
 ABOUT, SIGNING, SEALING = "identity.json", "signing.key", "sealing.key"

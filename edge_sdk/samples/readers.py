@@ -25,8 +25,8 @@ from edge_sdk.given_arrays import (
 )
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
 from edge_sdk.sample_kind import OF_LENGTHS, SERIES, SampleKind, arguments, as_held, declared_kind
-from edge_sdk.samples.form import sample_id
 from edge_sdk.samples.reservoir import checked_split, part_of
+from edge_sdk.samples.rows import sample_id
 from edge_sdk.samples.texts import TEXT_LENGTH, ids_of_words
 
 log = logging.getLogger(__name__)

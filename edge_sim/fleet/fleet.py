@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.config import Federation, names_fit
+from coordinator.config import Federation
 from coordinator.config import federation as read_federation
+from coordinator.federation_table import names_fit
 from coordinator.serving.equipment import Equipment
 from edge_sdk.arrays import Ints
 from edge_sdk.at_rest.files import make_private_folder, write_private
@@ -31,7 +32,7 @@ from edge_sdk.protocol import registry
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.sample_kind import arguments
-from edge_sim.config import model_rules
+from edge_sim.config import device_conditions
 from edge_sim.config.device_conditions import IDEAL_CONDITIONS, DeviceConditions
 from edge_sim.config.scenario import QUIET, ScenarioTable
 from edge_sim.config.settings import CPU, Config, FleetRow
@@ -403,7 +404,7 @@ def _seed(seed: int, purpose: int, start: int) -> int:
 
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _Wanted) -> Kit:
     profile, start = load_board(row.board), 0 if config.federation.start == "equal" else number
-    model = model_rules.model_of(row.model, profile, number, config.federation.seed)
+    model = device_conditions.model_of(row.model, profile, number, config.federation.seed)
     families.check_takes(model, dataset.kind)
     if row.feature_dim and not families.chooses_width(model):
         raise UsageError(f"fleet.feature_dim: the models of {model} have features of their own width; leave it out")

@@ -29,7 +29,7 @@ from edge_sdk.identity.claims import (
 )
 from edge_sdk.identity.crypto_keys import new_exchange_key, new_request, new_signing_key, new_tls_key
 from edge_sdk.identity.folder import ABOUT, AUTHORITY, CERTIFICATE, SEALING, SIGNING, TLS_KEY, IdentityCard
-from edge_sdk.protocol.foreign_json import undigested_json
+from edge_sdk.protocol.entry_guard import undigested_json
 from edge_sdk.transport.memory.hub import Faults
 from edge_sdk.transport.mqtt.tls import TlsFiles
 

@@ -75,14 +75,14 @@ BUGS = (
     # -- figures ------------------------------------------------------------------------------------------------------
     PlantedBug(
         "the personal model's metrics are booked a round early",
-        "edge_sdk/methods/contract/device_part.py",
+        "edge_sdk/methods/contract/base.py",
         "yield Evaluate(job.round + 1)",
         "yield Evaluate(job.round)",
         "tests/record/test_booking.py::test_each_round_s_accuracy_is_that_of_the_model_after_it",
     ),
     PlantedBug(
         "the global model's metrics are booked a round early",
-        "edge_sdk/methods/contract/device_part.py",
+        "edge_sdk/methods/contract/base.py",
         "yield Evaluate(device.job.round, model=model,",
         "yield Evaluate(max(1, device.job.round - 1), model=model,",
         "tests/record/test_booking.py::test_each_round_s_global_accuracy_is_that_of_the_mean_after_it",

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from coordinator.pace_settings import read_duration
+from coordinator.federation_table import read_duration
 from coordinator.record.observer import RunObserver, RunView
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord

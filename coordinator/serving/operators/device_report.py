@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from coordinator.record.open_exchange import OpenExchange
+from coordinator.record.round_result import OpenExchange
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPhase, RoundState
