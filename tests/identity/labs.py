@@ -34,7 +34,7 @@ from edge_sdk.protocol.foreign_json import undigested_json
 from edge_sdk.transport.memory.hub import Faults
 from edge_sdk.transport.mqtt.tls import TlsFiles
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def free_port() -> int:

@@ -48,74 +48,39 @@ def expected(pictures: Path) -> dict[str, float]:
     return {device.id: device.accuracy for device in result.devices}
 
 
-@pytest.fixture
-def deployment(tmp_path: Path, pictures: Path, broker: str) -> Iterator[Deployment]:
-    with Deployment(tmp_path, pictures, broker, rounds=ROUNDS) as ready:
-        yield ready
-
-
 def accuracies(summary: dict[str, Any]) -> dict[str, float]:
     assert summary["completed"]
     return {device["id"]: device["accuracy"] for device in summary["per_device"]}
 
 
-def test_a_coordinator_without_pictures_and_the_command_that_resumes_it(deployment: Deployment) -> None:
-    deployment.start_coordinator("--no-plots", "--log-format", "text", "--trace")
-    for device in deployment.devices:
-        deployment.start_device(device)
-    deployment.wait_for_round(2)
-    deployment.end("coordinator", signal.SIGINT)
-    assert f" --trace --no-plots --out {deployment.out} --resume" in deployment.said("coordinator")
-    deployment.start_coordinator("--no-plots", "--trace", resume=True)
-    assert deployment.finish()["completed"]
-    assert "no plots: " not in deployment.said("coordinator")  # which it says where it would draw, without matplotlib
-    assert not (deployment.out / "plots").exists()
-
-
-def test_a_device_is_killed_and_started_again(deployment: Deployment, expected: dict[str, float]) -> None:
-    deployment.start_all()
-    for round_, device in ((6, "device-01"), (14, "device-02")):
-        deployment.wait_for_round(round_)
-        assert deployment.end(device, signal.SIGKILL) == -signal.SIGKILL
-        deployment.start_device(device)
-    assert accuracies(deployment.finish()) == expected
-
-
-def test_the_coordinator_is_killed_and_resumes(deployment: Deployment, expected: dict[str, float]) -> None:
-    deployment.start_all()
-    for round_ in (6, 14):
-        deployment.wait_for_round(round_)
-        assert deployment.end("coordinator", signal.SIGKILL) == -signal.SIGKILL
+def test_processes_are_killed_and_started_again_and_a_finished_run_stays(
+    tmp_path: Path, pictures: Path, broker: str
+) -> None:
+    """Devices and the coordinator lose their power in turn: accuracies and the control group are those in memory."""
+    control = {"rounds": ROUNDS, "control": 0.34, "control_rounds": 4}
+    memory = run(settings.parse(fleets.tables(pictures, devices=3, **control), Path("test.toml")))
+    with Deployment(tmp_path, pictures, broker, **control) as deployment:
+        deployment.start_all()
+        for round_, name in ((4, "coordinator"), (8, "device-01"), (12, "coordinator"), (16, "device-02")):
+            deployment.wait_for_round(round_)
+            assert deployment.end(name, signal.SIGKILL) == -signal.SIGKILL
+            if name == "coordinator":
+                deployment.start_coordinator(resume=True)
+            else:
+                deployment.start_device(name)
+        summary = deployment.finish()
+        assert accuracies(summary) == {device.id: device.accuracy for device in memory.devices}
+        alone = {device["id"]: device.get("alone") for device in summary["per_device"]}
+        assert alone == {device.id: device.sums.get("alone") for device in memory.devices}
+        assert summary["uplift"] == memory.uplift
+        assert summary["uplift"]["text"] in deployment.said("coordinator")
+        with (deployment.out / "rounds.csv").open(encoding="utf-8") as rounds:
+            assert summary["time"]["wall_s"] >= sum(float(row["wall_s"]) for row in csv.DictReader(rounds))
+        before = {path: path.read_bytes() for path in deployment.out.rglob("*") if path.is_file()}
         deployment.start_coordinator(resume=True)
-    summary = deployment.finish()
-    assert accuracies(summary) == expected
-    with (deployment.out / "rounds.csv").open(encoding="utf-8") as rounds:
-        assert summary["time"]["wall_s"] >= sum(float(row["wall_s"]) for row in csv.DictReader(rounds))
-
-
-@pytest.mark.costly
-def test_everybody_is_interrupted_and_goes_on(deployment: Deployment, expected: dict[str, float]) -> None:
-    deployment.start_all()
-    deployment.wait_for_round(6)
-    assert deployment.end("coordinator", signal.SIGINT) in CTRL_C
-    for device in deployment.devices:
-        assert deployment.end(device, signal.SIGINT) in CTRL_C
-    assert "edge-sdk coordinator " in deployment.said("coordinator")
-    deployment.start_coordinator(resume=True)
-    for device in deployment.devices:
-        deployment.start_device(device)
-    assert accuracies(deployment.finish()) == expected
-
-
-def test_a_run_and_its_finished_state_resumed(deployment: Deployment, expected: dict[str, float]) -> None:
-    """A coordinator that is started again after the end says so, and leaves the files as they are."""
-    deployment.start_all()
-    assert accuracies(deployment.finish()) == expected
-    before = {path: path.read_bytes() for path in deployment.out.rglob("*") if path.is_file()}
-    deployment.start_coordinator(resume=True)
-    assert accuracies(deployment.finish()) == expected
-    assert {path: path.read_bytes() for path in deployment.out.rglob("*") if path.is_file()} == before
-    assert "the run is finished, there is nothing to go on with" in deployment.said("coordinator")
+        assert deployment.finish() == summary
+        assert {path: path.read_bytes() for path in deployment.out.rglob("*") if path.is_file()} == before
+        assert "the run is finished, there is nothing to go on with" in deployment.said("coordinator")
 
 
 # -- simulate --broker embedded ---------------------------------------------------------------------------------------
