@@ -44,6 +44,23 @@ def pytest_configure(config: pytest.Config) -> None:
         settings.load_profile("new_examples")
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what is marked `traced` twice: as it is, and traced from the first step on.
+
+    test_torch_traced compares the bits of traced and of other fits, net by net, term by term.  Marked are the tests that
+    do something to a model between its fits, or give it a net that is not in that list.
+    """
+    if metafunc.definition.get_closest_marker("traced"):
+        metafunc.fixturenames.insert(0, "traces")
+        ways = [pytest.param("auto", id=""), pytest.param("always", marks=pytest.mark.costly, id="traced")]
+        metafunc.parametrize("traces", ways, indirect=True)
+
+
+@pytest.fixture
+def traces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGE_SDK_TRACED", request.param)
+
+
 def pytest_collection() -> None:
     """No collections while hundreds of modules are imported, which leave nothing to collect."""
     gc.disable()

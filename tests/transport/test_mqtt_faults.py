@@ -102,14 +102,15 @@ def test_an_unknown_host(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not told.final
 
 
-def test_closing_while_the_broker_is_away_is_quick(free_port: int) -> None:
+def test_closing_while_the_broker_is_away_waits_for_nothing(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_FLUSH_S", 60.0)
     before = set(threading.enumerate())
     transport = MqttTransport(f"mqtt://127.0.0.1:{free_port}", "a", seed=1)
     transport.connect(["t"])
     reason(transport)
     began_s = time.monotonic()
     transport.close()
-    assert time.monotonic() - began_s < 0.9  # frames that wait to be sent get 1 s, and there are none
+    assert time.monotonic() - began_s < 30.0  # frames that wait to be sent get 60 s, and there are none
     assert set(threading.enumerate()) <= before
 
 
