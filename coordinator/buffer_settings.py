@@ -89,7 +89,7 @@ def check_buffered_method(method: Method[Any], table: BufferTable, robust: Robus
 
 
 def check_control(table: BufferTable, where: str) -> None:
-    """Raise UsageError for a control group of no device, or of so many that fewer than two are left to federate."""
+    """Raise UsageError for an empty control group, or one that leaves fewer than two devices to federate."""
     if not table.control:
         return
     count = round(table.control * table.devices)
@@ -110,7 +110,7 @@ def unfit_for_control(method: Method[Any]) -> str:
     if not method.every_exchange or all(not row.up for row in method.exchanges):
         return f"under {method.name} all devices train alone, so there is nothing to compare"
     if ReadSplice in requests_of(type(method)):
-        return f"{method.name} trains a device's two models as one, and a device alone trains the own model by itself"
+        return f"{method.name} trains a device's two models as one, and a device alone would train only its own model"
     if method.releases:
         return f"{method.name} covers by its privacy budget what all devices upload, and not the figures of some alone"
     return ""

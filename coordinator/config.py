@@ -83,8 +83,8 @@ class FederationTable:
     joules_per_day: Annotated[float, Real(ABOVE_0, 1e15)] | None = None
     """The same for the joules that devices report; default: no limit."""
     min_new_samples: Annotated[int, Integer(0, 10**9)] = 0
-    """A device takes part in a round only if so many samples came to its `SampleStore` since its last training;
-    0: it always does."""
+    """A device takes part in a round only if its `SampleStore` got this many samples since its last training; 0 for no
+    minimum."""
     devices: Annotated[int, Integer(1, 10**6)]
     """The number of devices that the run is planned for."""
     quorum: Annotated[int, Integer(1, 10**6)] | None = None
@@ -95,8 +95,8 @@ class FederationTable:
     over_selection: bool = False
     """Whether to invite more devices than `participants`, by the measured rate of answers; the first answers count."""
     buffer: Annotated[int, Integer(1, 10**6)] | None = None
-    """Aggregate as soon as so many devices have answered, whatever version they began with; a device that answers gets
-    the newest version at once.  Then `rounds` counts versions.  Default: none, but rounds that all devices share."""
+    """Aggregate as soon as this many devices have answered, from any versions; a device that answers gets the newest
+    version at once.  Then `rounds` counts versions.  Default: none, but rounds that all devices share."""
     busy: Annotated[int, Integer(1, 10**6)] | None = None
     """With `buffer`: how many devices compute at any time; default: all."""
     max_staleness: Annotated[int, Integer(0, 1000)] | None = None

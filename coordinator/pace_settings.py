@@ -111,7 +111,7 @@ def rounds_of(plain: object) -> object:
 
 
 def words_of(pace: RoundPace) -> str:
-    """Describe a pace in a line, or return an empty text if there is none."""
+    """Describe a pace in a line, or return an empty text without one."""
     found = [f"at least {human_seconds(pace.every_s)} apart"] if pace.every_s else []
     found += [f"within {pace.hours} ({pace.zone})"] if pace.hours is not None else []
     found += [f"until {pace.bytes_per_day} bytes a day ({pace.zone}) are spent"] if pace.bytes_per_day else []

@@ -157,7 +157,7 @@ def check_layout(layout: object, where: str) -> None:
 
 
 def layout_told(shape: tuple[int, ...]) -> PictureLayout | None:
-    """Return the layout that the sizes of one picture tell: (c, h, w) or (h, w, c), or None if they allow for both.
+    """Infer the layout of one picture from its sizes: (c, h, w) or (h, w, c), or None if they allow both.
 
     Channels are 1 or 3, else 2 or 4, and pictures often square.  Where the two signs contradict, none is believed.
     """
@@ -185,7 +185,7 @@ def _taken_line(shape: tuple[int, ...], taken: PictureLayout, where: str, *, sur
 
 
 def public_taken(public: int, private: int) -> str:
-    """Say that so many samples are the public set, beside those that devices hold."""
+    """Describe the number of samples in the public set, beside those that devices hold."""
     return f"{public} of the {public + private} training samples are the public set (data.public)"
 
 

@@ -22,7 +22,7 @@ class OfferedFile:
     name: Line = ""
     """Its name where it came from, for reports."""
     classes: Annotated[int, Integer(0, 65535)] = 0
-    """The classes of its last layer; 0: it is an extractor, under the last layer that a device has."""
+    """The classes of its last layer, or 0 for an extractor, under the last layer of a device."""
 
 
 @wire("offer-answer")

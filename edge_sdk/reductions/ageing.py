@@ -53,7 +53,7 @@ def lighter(payload: Payload, tau: int) -> Payload:
         counts: Any = payload.counts.astype(np.int64) * units  # in memory only, because i4 is too narrow
         return replace(payload, counts=counts)
     if isinstance(payload, PublicLogits):
-        return replace(payload, contributors=units)  # of one device, whatever it says
+        return replace(payload, contributors=units)  # of one device, for any upload
     return payload
 
 

@@ -81,13 +81,13 @@ class Task:
     prepare: Callable[[Arrays, Scale], Arrays] = lambda arrays, _scale: arrays
     """Turns the arrays of the file into those that the run reads."""
     file: str = ""
-    """The file in the data folder; empty: the data are made here."""
+    """The file in the data folder, or empty if the data are generated."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """Keys of [data] for samples that are no pictures or vectors."""
     train: Mapping[str, Any] = field(default_factory=dict)
     """Keys of [train] where the samples need other ones."""
     times: int = 1
-    """The scale's training samples, so many times."""
+    """The factor on the scale's training samples."""
     asked: int = 0
     """Number of devices that take part in a round, where these are not all."""
     persons: int = 0

@@ -45,7 +45,7 @@ class AwakeDevices:
     """Devices with an agent, in the order in which they woke."""
 
     def __init__(self, most: int, memory_bytes: int | None = None) -> None:
-        """most: so many stay awake.  memory_bytes: for the others' models, or None for as many as they take."""
+        """most: the number that stays awake. memory_bytes: for the others' models, or None without a limit."""
         self._most, self._starts = most, _Starts(memory_bytes)
         self._order: dict[SleepyDevice, None] = {}
         self._first = True

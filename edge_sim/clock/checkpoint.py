@@ -84,7 +84,7 @@ class Checkpoints:
     def load(self) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
         """Read the ledger, the devices' stores and the state of the last checkpoint.
 
-        Raises UsageError if there is none, Damaged if a file of it was changed.
+        Raises UsageError without one, Damaged if one of its files was changed.
         """
         folder = self.folder
         if not (folder / "ledger.db").exists():

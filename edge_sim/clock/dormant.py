@@ -173,7 +173,7 @@ def _without_data(said: Hello) -> Hello:
 
 
 _FRONT_BYTES = 256
-"""Of a Welcome's frame so many bytes at most come before its settings: header, federation, device and number."""
+"""Maximum bytes of a Welcome's frame before its settings: header, federation, device and number."""
 _OWN = ("samples", "class_counts", "test_samples")
 """The fields of a Hello, beside the device's name, in which two devices of a kind may differ."""
 

@@ -68,7 +68,7 @@ UNDECLARED = ProjectKind(
 
 
 def project_kinds(classes: int) -> Mapping[str, ProjectKind]:
-    """Return what can be given as `--kind`, for so many classes."""
+    """Return the values of `--kind`, for this many classes."""
     words = max(2000, 20 * (classes + 2))
     return {
         "table": replace(UNDECLARED, recorded="(d,), the columns of a row", declared='kind="vector"'),

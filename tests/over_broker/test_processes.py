@@ -115,7 +115,7 @@ def test_a_run_and_its_finished_state_resumed(deployment: Deployment, expected: 
     deployment.start_coordinator(resume=True)
     assert accuracies(deployment.finish()) == expected
     assert {path: path.read_bytes() for path in deployment.out.rglob("*") if path.is_file()} == before
-    assert "the run is finished, there is nothing to go on with" in deployment.said("coordinator")
+    assert "the run is finished, there is nothing to continue" in deployment.said("coordinator")
 
 
 # -- simulate --broker embedded ---------------------------------------------------------------------------------------

@@ -16,6 +16,6 @@ def holds_finished_run(folder: Path) -> bool:
 
 def tell_finished(folder: Path, *, as_json: bool) -> None:
     """Say in one line that the run in a folder is finished.  as_json: also print its summary."""
-    sys.stderr.write(f"{folder}: the run is finished, there is nothing to go on with\n")
+    sys.stderr.write(f"{folder}: the run is finished, there is nothing to continue\n")
     if as_json:
         sys.stdout.write(read_text(folder / "summary.json"))

@@ -106,7 +106,7 @@ def chosen_endings(graph: Graph, output: str | None, classes: int | None) -> lis
 
 
 def class_labels(graph: Graph, width: int) -> tuple[int | str, ...]:
-    """Return what the file calls its classes, in the order of its scores, or () where it does not tell."""
+    """Return the file's class names, in the order of its scores, or () if it has none."""
     for name in graph.outputs:
         maker, _ = decides(graph, name, picked=False)
         labels = () if maker is None else maker.class_labels()

@@ -209,9 +209,9 @@ def split_file(
 
 
 def sure_ending(graph: Graph, endings: Sequence[Ending], classes: int | None, opens: Opens) -> Ending:
-    """Return the ending that is meant, after a look at what the file gives where the structure does not tell.
+    """Return the intended ending, by the file's outputs if its structure is ambiguous.
 
-    Raises ModelError where several could be meant.
+    Raises ModelError if several endings fit.
     """
     found = [each if not each.guessed or _holds(graph, each, opens) else _bare(graph, each) for each in endings]
     if len(found) > 1:

@@ -234,7 +234,7 @@ def file_parts(
     count = classes or (len(layer.rows) if layer else None)
     if at is None or count is None or count < 2:
         raise ModelError(
-            f"{name}: without ONNX Runtime, its last linear layer does not tell features and classes: name a tensor "
+            f"{name}: without ONNX Runtime, its last linear layer does not show features and classes: name a tensor "
             "with features= and pass classes="
         )
     body = _body(whole, at, input_shape, layout, train)

@@ -269,7 +269,7 @@ def _matmul(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     slope = first(slopes)
     if len(to.shape(a)) < 2 or len(to.shape(b)) < 2:
         raise NotDifferentiable("a product with a vector")
-    if len(to.shape(b)) == 2:  # a layer: one product of matrices each, whatever stands before
+    if len(to.shape(b)) == 2:  # a layer: one product of matrices each, after any layer
         k, n = to.shape(b)
         flat = to.reshape(slope, (prod(to.shape(slope)[:-1]), n))
         rows = to.reshape(a, (prod(to.shape(a)[:-1]), k))

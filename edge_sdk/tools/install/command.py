@@ -188,7 +188,7 @@ def _next_steps(service: Service, file: Path) -> str:
         *(
             []
             if service.system
-            else [f"  loginctl enable-linger {service.user}  # so that it runs while nobody is logged in"]
+            else [f"  loginctl enable-linger {service.user}  # so that it runs without a logged-in user"]
         ),
         f"  {journal} -fu {service.name}",
         f"to remove it: {manager} disable --now {service.name} && rm {shlex.quote(str(file))}",

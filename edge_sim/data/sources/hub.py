@@ -105,7 +105,7 @@ def _load(name: str, subset: str | None) -> Mapping[str, Any]:
 
 @contextmanager
 def _offline_and_quiet() -> Iterator[None]:
-    """Keep the library from asking the network, whatever it was told when it was imported, and from writing lines."""
+    """Keep the library from using the network, independently of its settings at import, and from writing lines."""
     import datasets
     import huggingface_hub
 

@@ -101,7 +101,7 @@ def _ids(where: str, y: Any, count: int, names: tuple[str, ...]) -> tuple[Ints, 
 def _arrays(path: Path) -> Arrays:
     """Read the known arrays of the file."""
     try:
-        with path.open("rb") as file:  # opened here, so that it is closed whatever numpy finds in it
+        with path.open("rb") as file:  # opened here, so that it is closed if numpy raises
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise _unreadable(path, f"it is one bare array; use numpy.savez with {', '.join(NEEDED)}")
