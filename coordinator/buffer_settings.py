@@ -96,7 +96,7 @@ def check_control(table: BufferTable, where: str) -> None:
     if count < 1:
         least = 1 / table.devices
         raise UsageError(
-            f"{where}.control: {table.control:g} of {table.devices} devices is no device; give at least {least:.2g}"
+            f"{where}.control: {table.control:g} of {table.devices} devices is less than one; give at least {least:.2g}"
         )
     if table.devices - count < 2:
         raise UsageError(

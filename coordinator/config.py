@@ -100,8 +100,8 @@ class FederationTable:
     busy: Annotated[int, Integer(1, 10**6)] | None = None
     """With `buffer`: how many devices compute at any time; default: all."""
     max_staleness: Annotated[int, Integer(0, 1000)] | None = None
-    """With `buffer`: the most versions that may have come since the one with which a device began; what it sends after
-    more is late.  Default: 20."""
+    """With `buffer`: the maximum number of versions since the one with which a device began; an older upload is late.
+    Default: 20."""
     classes: Annotated[int, Integer(2, 65535)] | None = None
     """The number of classes; needed if neither a data set nor `class_names` gives it."""
     class_names: ClassNames = ()

@@ -285,7 +285,7 @@ INSTALL = Subcommand(
 )
 DEVICES = Subcommand(
     name="devices",
-    help="list the devices of a running federation: who, since when, what each is doing, and why it is not training",
+    help="list the devices of a running federation: since when, their activity, and why they are not training",
     example="edge-sdk devices --broker mqtt://lab:1883 --federation cameras",
     arguments=_devices_arguments,
     function="edge_sdk.tools.operator.desk:devices_command",

@@ -217,7 +217,7 @@ def raw_values(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def check_numbers(x: NDArray[Any], where: str) -> None:
-    """Raise UsageError for samples that are no real numbers, with what to write."""
+    """Raise UsageError, with the remedy, for samples that are not real numbers."""
     if x.dtype.kind in "biuf":
         return
     name = _name(where)

@@ -279,8 +279,8 @@ def left(device: str, reason: str) -> str:
 def contested(device: str) -> str:
     """The remark on an id that several devices use at the same time."""
     return (
-        f"two devices take part as {device}: the one that came later is refused; give each an identity of its own, and "
-        "a state folder that is no copy"
+        f"two devices take part as {device}: the one that came later is refused; give each its own identity, and never "
+        "a copied state folder"
     )
 
 
@@ -320,7 +320,7 @@ FRAME_FAULTS: Mapping[str, str] = {
     "replayed": "older than one that came before",
     "knowledge": "with content that this exchange does not expect",
     "chunk": "in pieces that contradict each other",
-    "busy": "for which there was no room",
+    "busy": "without room in memory",
     "incomplete": "of which pieces never came",
     "duplicate": "that had come before",
     "stale": "too late for their exchange",

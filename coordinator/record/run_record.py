@@ -643,7 +643,7 @@ _RESTORED_LATER: Mapping[str, Callable[[Any], Any]] = {
 
 
 _FIELDS = frozenset((*_RESTORED, *_RESTORED_LATER, *CURVES, "instruments", "rounds"))
-"""The keys of a saved record that are no sums."""
+"""The keys of a saved record that are not sums."""
 
 
 def _older_history(plain: Mapping[str, Any]) -> dict[int, dict[str, Any]]:

@@ -225,7 +225,7 @@ class Served(Protocol):
 
 
 def serving_copy(model: Model | Served) -> Served:
-    """Return a copy that later training does not change: what the model's own `serving_copy()` gives, if it has one.
+    """Return a copy that later training does not change, by the model's own `serving_copy()` if it has one.
 
     Raises ModelError for a model without that method that cannot be copied otherwise.
     """

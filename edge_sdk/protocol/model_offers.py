@@ -28,7 +28,7 @@ class OfferedFile:
 @wire("offer-answer")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferAnswer:
-    """What became of the model file that a device was offered last."""
+    """The outcome of the last model file that a device was offered."""
 
     sha256: Sha256
     number: Count

@@ -97,7 +97,7 @@ def echo_times_s(
 
 
 class _NoLinkError(Exception):
-    """There is no connection; the message holds the reason."""
+    """Not connected; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Task:
     name: str
     modality: str
     about: str
-    """What a sample is, and how the samples are divided, in words."""
+    """The samples and their division, in words."""
     nets: tuple[str, ...]
     """Families from small to large: the faster a board, the larger its net.  The first is the one net for all."""
     partition: Mapping[str, Any]
@@ -83,7 +83,7 @@ class Task:
     file: str = ""
     """The file in the data folder, or empty if the data are generated."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of [data] for samples that are no pictures or vectors."""
+    """Keys of [data] for samples that are not pictures or vectors."""
     train: Mapping[str, Any] = field(default_factory=dict)
     """Keys of [train] where the samples need other ones."""
     times: int = 1

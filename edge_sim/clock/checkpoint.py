@@ -99,7 +99,7 @@ def how_to_go_on(checkpoints: Checkpoints | None) -> str:
     """Return advice after a failed run."""
     if checkpoints is not None and checkpoints.folder.exists():
         return "continue from the last checkpoint with --resume"
-    return "start again: there is no checkpoint yet"
+    return "start again: no checkpoint exists yet"
 
 
 def _loaded(folder: Path) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:

@@ -63,7 +63,7 @@ class AugmentTable:
     """Random changes of private training pictures (edge_sdk.Augment)."""
 
     crop_pixels: Annotated[int, Integer(0, 64)] = 0
-    """Padding with black on each side, of which a window of the old size is cut out."""
+    """Black padding on each side; a window of the old size is then cut out."""
     flip: bool = False
     """Whether half of the pictures are mirrored left to right."""
 

@@ -64,7 +64,7 @@ class Dataset:
     kind: SampleKind | None
     """The declared kind of samples, or None if none is declared."""
     scaling: Scaling
-    """What scaled values are brought to unit scale with."""
+    """The mean and deviation that bring scaled values to unit scale."""
     augment: Augment | None
     """Random changes of private training pictures."""
     sha256: str

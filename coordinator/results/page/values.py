@@ -130,7 +130,7 @@ def _of_round() -> tuple[RoundFigure, ...]:
 
 
 def device_row(**values: Any) -> PlainRow:
-    """Return a row of `devices`; what is not given is None."""
+    """Return a row of `devices`; missing values are None."""
     return [values.get(name) for name in device_columns()]
 
 

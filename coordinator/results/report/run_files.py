@@ -58,9 +58,9 @@ INSTRUMENT_COLUMNS = ("round", "instrument", "device", "value")
 
 
 def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[str]) -> None:
-    """Write all files of a run; what was there of the same names is replaced.
+    """Write all files of a run; existing ones are replaced.
 
-    Raises UsageError where `directory` cannot be a directory, StoreError where it cannot be written.
+    Raises UsageError if `directory` cannot be a directory, StoreError if it cannot be written.
     """
     folder = Path(directory)
     files: dict[str, str | bytes] = {

@@ -25,7 +25,7 @@ _PICKS = {"ai.onnx.ml.ArrayFeatureExtractor", "Gather"}
 """Operators that give the label at an index, their second input."""
 CLASSIFIER = "ai.onnx.ml.LinearClassifier"
 _BOUNDED = {"Relu", "Clip", "LeakyRelu", "Elu", "HardSwish", "HardSigmoid", "Tanh", "Gelu"}
-"""Operators that no classifier ends in: what they give are features."""
+"""Operators with which classifiers do not end: their outputs are features."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -198,7 +198,7 @@ def split_file(
             _check_finite(rows, name)
             place = HeadPlace(layer.features, ending.scores, ending.then, dtype=layer.dtype)
             return _checked(split(place, "layer", rows, single=single), rows)
-        if ending.cut:  # a classifier of other things: what it learnt up to its last layer is of use
+        if ending.cut:  # a classifier of other classes: its layers before the last one are useful
             return split(HeadPlace(layer.features, layer.features), "new")
     if features is not None:
         return split(HeadPlace(features, features), "new")

@@ -28,7 +28,7 @@ from edge_sdk.models.onnx_training.numpy_operators import OPERATORS
 from edge_sdk.models.trained_body import ArrangedBody, TrainedBody
 
 _NAME = "onnx"
-"""What a model from a file is called, unless its owner names it; errors then name the file."""
+"""The default name of a model from a file; errors then name the file."""
 assert numpy_layers  # its operators are registered  # noqa: S101
 
 

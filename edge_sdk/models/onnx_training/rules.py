@@ -26,7 +26,7 @@ SELECTING = {"Shape", "Size", "Constant", "ConstantOfShape", "Range", "Equal", "
 
 
 class NotDifferentiable(Exception):
-    """An operator is used in a way that has no rule; what lies before it is frozen."""
+    """An operator is used in a way without a rule; the layers before it are frozen."""
 
     tensor = ""
     """The tensor that the operator computes."""

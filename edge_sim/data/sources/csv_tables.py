@@ -1,4 +1,4 @@
-"""A source for the user's own CSV: one file, of which a share of every class is held out, or train.csv and test.csv."""
+"""A source for the user's own CSV: one file with a share of every class held out, or train.csv and test.csv."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _array(path: Path, archive: Mapping[str, Any], name: str) -> NDArray[Any]:
     except UNREADABLE as error:
         raise _unreadable(path, f"{name}: {why_unreadable(error)}") from None
     if not isinstance(array, np.ndarray):  # numpy returns the bytes of a member that it cannot read
-        raise _unreadable(path, f"{name} is no array")
+        raise _unreadable(path, f"{name} is not an array")
     return array
 
 
