@@ -39,8 +39,8 @@ roofline, and what Python and the runtime add for each layer. The FLOPs, bytes a
 counted once when it is built: FLOPs of its linear and convolution layers; bytes that its layers write and read, and its
 weights; calls of layers. A training step counts as three forward passes. A message takes
 `latency_s + (message + headers) / (rate * (1 - loss)) + packets * loss / (1 - loss) * resend_s`, on average over
-losses, so that a run repeats bit for bit. The bytes that a device makes durable in an exchange, at a round's start its model
-with the optimiser's moments, take their size / `disk_bytes_per_s`.
+losses, so that a run repeats bit for bit. The bytes that a device makes durable in an exchange, at a round's start its
+model with the optimiser's moments, take their size / `disk_bytes_per_s`.
 
 **How well.** `benchmarks/simulation/virtual_time.py` times nets that no fit has seen.
 With the x86 profile, on a machine that was
@@ -72,9 +72,10 @@ SCENARIOS = """\
 # Scenarios
 
 The faults of a simulated fleet, and the coordinator's reactions. All of it follows from `federation.seed`: the same
-file gives the same run, bit for bit on one type of processor (kernels of torch and numpy round differently by instruction
-set). The session, the rounds, the codec and the ledger are those of a deployment; only power, links, clocks and time
-are simulated. How to use it: [simulate a fleet](../how-to/simulate-a-fleet.md). `docs/gen_fleet.py` writes this page.
+file gives the same run, bit for bit on one type of processor (kernels of torch and numpy round differently by
+instruction set). The session, the rounds, the codec and the ledger are those of a deployment; only power, links,
+clocks and time are simulated. How to use it: [simulate a fleet](../how-to/simulate-a-fleet.md). `docs/gen_fleet.py`
+writes this page.
 
 The devices alone, with which a run is compared, have no faults, and so have runs over a broker (`--broker embedded`,
 real boards), where faults are real.

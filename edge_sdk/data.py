@@ -276,7 +276,7 @@ class Augment:
             raise UsageError(f"augment crop_pixels {self.crop_pixels}: expected 0 or more")
 
     def misfit(self, shape: tuple[int, ...], kind: str | None = None) -> str:
-        """Return why raw samples of a shape, (d,), (h, w) or (h, w, c), cannot be changed so; empty: they can.
+        """Return why raw samples of a shape, (d,), (h, w) or (h, w, c), cannot be augmented, or empty if they can.
 
         kind: the declared one, or None.
         """

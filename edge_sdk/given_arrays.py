@@ -131,7 +131,7 @@ def _coloured(picture: NDArray[Any]) -> NDArray[Any]:
 def channels_last(
     x: NDArray[Any], layout: PictureLayout | None, where: str, *, ambiguous: PictureLayout = CHANNELS_LAST
 ) -> tuple[NDArray[Any], str]:
-    """Return samples with their channels last, a view, and a line that says what was taken; empty: as it was declared.
+    """Return samples with their channels last, a view, and a line about the layout, or empty for a declared one.
 
     x: (n, h, w, c), (n, c, h, w), or samples without channels, (n, d) or (n, h, w), which stay.  layout: the given one;
     None: the one that the sizes tell, else `ambiguous`.  One channel first, (n, 1, h, w), becomes (n, h, w).  Raises
@@ -177,7 +177,7 @@ def layout_told(shape: tuple[int, ...]) -> PictureLayout | None:
 def _taken_line(shape: tuple[int, ...], taken: PictureLayout, where: str, *, sure: bool) -> str:
     c, h, w = shape if taken == "NCHW" else (shape[2], shape[0], shape[1])
     order = "first" if taken == "NCHW" else "last"
-    also = "to say so" if sure else f'if that is right, or "{"NHWC" if taken == "NCHW" else "NCHW"}"'
+    also = "to declare it" if sure else f'if that is right, or "{"NHWC" if taken == "NCHW" else "NCHW"}"'
     return (
         f"{where}: samples of shape {tuple(shape)} are taken as pictures with channels {order}: "
         f'{c} channel{"s" * (c != 1)} of {h} x {w}; write layout = "{taken}" {also}'

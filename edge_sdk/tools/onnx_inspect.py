@@ -214,7 +214,7 @@ def _text(found: Mapping[str, Any]) -> str:
 
 
 def _training_lines(found: Mapping[str, Any]) -> dict[str, str]:
-    """Return what there is to say of train="all", as lines."""
+    """Describe train="all" in lines."""
     if "layers" not in found:
         return {'train="all"': found["remark"]}
     own = found["names_of_the_exporter"]

@@ -117,7 +117,7 @@ def load_dataset(
 ) -> Dataset:
     """Load and divide the data set that a [data] section names; paths are relative to `folder`.
 
-    classes, class_names: those of the federation, where it says so; default: as many as the labels need.
+    classes, class_names: those of the federation, if declared; default: as many as the labels need.
     Raises UsageError or MissingExtra.
     """
     seed = seed if table.seed is None else table.seed
