@@ -133,9 +133,9 @@ def channels_last(
 ) -> tuple[NDArray[Any], str]:
     """Return samples with their channels last, a view, and a line about the layout, or empty for a declared one.
 
-    x: (n, h, w, c), (n, c, h, w), or samples without channels, (n, d) or (n, h, w), which stay.  layout: the given one;
-    None: the one that the sizes tell, else `ambiguous`.  One channel first, (n, 1, h, w), becomes (n, h, w).  Raises
-    UsageError for a layout that there is not.
+    x: (n, h, w, c), (n, c, h, w), or samples without channels, (n, d) or (n, h, w), which stay. layout: the declared
+    one, or None to infer it from the sizes, with `ambiguous` as default.  One channel first, (n, 1, h, w), becomes (n,
+    h, w).  Raises UsageError for an unknown layout.
     """
     check_layout(layout, where)
     if x.ndim != 4:

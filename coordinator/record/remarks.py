@@ -177,8 +177,8 @@ _REMEDIES = {
 def not_served(counts: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, ...]:
     """Warning W23: the devices that still predicted with an older model, in how many rounds, and the last reason."""
     return tuple(
-        f"W23: {device} did not serve the model of {count} rounds: {why[device]}; if many devices report it, look for a "
-        "contributor that spoils what all receive"
+        f"W23: {device} did not serve the model of {count} rounds: {why[device]}; if many devices report it, look for "
+        "a contributor that spoils what all receive"
         for device, count in sorted(counts.items())
     )
 

@@ -24,7 +24,7 @@ HABITS = {
     r"; (?:None|none|empty): ": "or None if, or empty without",
     r"\banew\b": "again, new, re-",
     r"\bonce more\b": "again, another",
-    r"\b(?:go|goes|went|going) on (?!loopback)\b": "continues",
+    r"\b(?:go|goes|went|going) on\b(?! loopback)": "continues",
     r"\bin vain\b": "without success",
     r"\bfor ever\b": "permanently, always",
     r"\bwhoever\b": "everybody who, a device that",
