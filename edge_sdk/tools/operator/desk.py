@@ -196,7 +196,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def command(args: argparse.Namespace) -> int:
+def rollout_command(args: argparse.Namespace) -> int:
     """Roll a model out, take it back, or show how far it has come."""
     if args.model is None:
         if args.to is not None or args.cost:
