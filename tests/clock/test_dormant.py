@@ -187,7 +187,7 @@ def test_a_checkpoint_keeps_that_devices_are_dormant(method: str, pictures: Path
     assert asleep == {*state["dormant"]}
     assert not asleep & stores.keys()
     assert len(stores) > EXAMPLES
-    assert {each.name for each in checkpoints.folder.iterdir()} == {"ledger.db", "world.json", "0.stores"}
+    assert {each.name for each in checkpoints.folder.iterdir()} == {"ledger.db", "world.json", "0-1.stores"}
     resumed = VirtualFleet(
         fleet, ledger=ledger, stores=stores, state=state, dormant_from=ALWAYS, most_awake=1, memory_bytes=0
     )
