@@ -15,6 +15,7 @@ import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import LocalData, Preprocess, Raw
+from edge_sdk.protocol.frames.value_range import note_shared
 from edge_sim.data.datasets import Dataset
 from edge_sim.data.draw import check_cut, cut
 
@@ -139,5 +140,7 @@ class SharedPreprocess(Preprocess):
                 _known.append((raw, self, found))
                 return found
         found = Preprocess.__call__(self, raw)
+        if found.size:
+            note_shared(found)
         _known.append((raw, self, found))
         return found
