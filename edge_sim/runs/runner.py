@@ -155,7 +155,7 @@ def _run_in(
     if trace and fleet.federation.policy.paced:
         raise UsageError("--trace: a run whose rounds wait for the time of day cannot be replayed; leave out --trace")
     if broker == "memory":
-        feasible.check_feasible(fleet, parsed.run.stacked or (), parsed.run.memory_bytes)
+        feasible.check_feasible(fleet, parsed.run.stacked or (), parsed.run.memory_bytes, out)
     if out is not None:
         run_folder.keep_settings(out, parsed)
         run_folder.keep_samples(out, fleet.dataset.sha256)

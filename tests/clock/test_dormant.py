@@ -118,8 +118,9 @@ def test_a_disk_that_takes_no_models_ends_the_run_in_one_line(pictures: Path, mo
     [
         (
             {"run": {"memory_bytes": 1}},
-            r"^run\.memory_bytes: the weights of sleeping devices need about .* 10 bytes free",
+            r"^run\.memory_bytes: the weights and moments of sleeping devices need about .* 10 bytes free",
         ),
+        ({}, r"^--out: the stores of the devices that have worked need about .*run, which has 10 bytes free"),
         ({"data": {}}, r"^test\.toml: data\.path: .*pictures\.npz: its arrays take .*, and this machine has 0 MiB"),
         (
             {"federation": {"participants": 13}},
@@ -129,7 +130,7 @@ def test_a_disk_that_takes_no_models_ends_the_run_in_one_line(pictures: Path, mo
     ],
 )
 def test_what_cannot_be_is_refused_before_a_device_is_built(
-    pictures: Path, monkeypatch: pytest.MonkeyPatch, tables: dict[str, Any], line: str
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: dict[str, Any], line: str
 ) -> None:
     monkeypatch.setattr(feasible, "DORMANT_FROM", ALWAYS)
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=10))
@@ -137,7 +138,7 @@ def test_what_cannot_be_is_refused_before_a_device_is_built(
         monkeypatch.setattr(npz, "machine_bytes", lambda: 1000)
     monkeypatch.setattr(VirtualDevice, "__init__", lambda *_parts, **_names: pytest.fail("a device was built"))
     with pytest.raises(UsageError, match=line):
-        run(parsed(pictures, **tables))
+        run(parsed(pictures, **tables), out=None if tables else tmp_path / "run")
 
 
 def test_devices_whose_models_are_the_users_own_are_awake(pictures: Path) -> None:

@@ -208,7 +208,7 @@ def _check_bytes(path: Path, member: zipfile.ZipInfo, begin: int) -> None:
     whole = np.memmap(path, np.uint8, "r", begin, (member.file_size,))
     crc = 0
     for first in range(0, member.file_size, _PIECE_BYTES):
-        crc = zlib.crc32(whole[first : first + _PIECE_BYTES], crc)
+        crc = zlib.crc32(whole[first : first + _PIECE_BYTES].data, crc)
     if crc != member.CRC:
         raise zipfile.BadZipFile(f"Bad CRC-32 for file {member.filename!r}")
 
