@@ -29,6 +29,10 @@ class PartSizes(NamedTuple):
     local_test: int
 
 
+MOST_DRAWN = 1024
+"""Devices whose parts are kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexedSamples:
     """Indices of private samples, and how they are divided into parts.  Pickled, it becomes a copy of its samples."""
@@ -80,7 +84,14 @@ class IndexedSamples:
         )
 
     def _parts(self, y: Ints) -> Sequence[Ints]:
-        return cut(y, self.split, np.random.default_rng([self.dataset.seed, 5, self.number]))
+        """Draw the parts; a device that works needs them when it wakes, when it says hello and when it falls asleep."""
+        drawn, key = self.dataset.drawn, (id(self.rows), self.split, self.number)
+        if key not in drawn:
+            if len(drawn) >= MOST_DRAWN:
+                del drawn[next(iter(drawn))]
+            parts = cut(y, self.split, np.random.default_rng([self.dataset.seed, 5, self.number]))
+            drawn[key] = self.rows, parts
+        return drawn[key][1]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Become a copy in another process, which has no data set."""
