@@ -1,15 +1,18 @@
-"""Checkpoints of a simulation in memory, written often enough that a crash loses at most about half a minute."""
+"""Checkpoints of a simulation in memory, written often, and when Ctrl-C comes: a crash loses about half a minute."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from coordinator.ledger import Ledger
@@ -170,3 +173,31 @@ def _reading(path: Path) -> Iterator[None]:
 def _is_old(plain: Any) -> bool:
     """Return whether this is a state from before there were digests."""
     return isinstance(plain, dict) and {"now_s", "begun_s", "hardware"} <= plain.keys()
+
+
+@contextmanager
+def held_back() -> Iterator[Callable[[], None]]:
+    """Delay a first SIGINT until the yielded function is called, which raises it; a second one is raised at once.
+
+    Within an event of the virtual clock the state is incomplete and no checkpoint can be written.
+    Outside the main thread, where signals never arrive, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    came = threading.Event()
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        if came.is_set():
+            raise KeyboardInterrupt
+        came.set()
+
+    def check() -> None:
+        if came.is_set():
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
