@@ -29,6 +29,8 @@ DEEP = ("I", "F")
 NAMED = 5
 """Number of columns that a message names."""
 _BILINEAR = 2
+_LOOKED_AT = 4096
+"""Samples that are looked at together: of a large file they are then not all in memory."""
 """Pillow's number of this way of resizing."""
 
 
@@ -207,7 +209,9 @@ def raw_values(x: NDArray[Any], where: str) -> NDArray[Any]:
     check_numbers(x, where)
     with np.errstate(over="ignore"):  # what is too large for f4 becomes Inf, and is refused below
         values = x.astype(np.float32, copy=False)
-    wild = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))  # sample numbers
+    parts = [values[first : first + _LOOKED_AT] for first in range(0, len(values), _LOOKED_AT)]
+    finite = [np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in parts]
+    wild = np.flatnonzero(~np.concatenate([*finite, np.ones(0, bool)]))  # sample numbers
     if len(wild):
         raise UsageError(
             f"{where}: expected uint8 or finite floats, found {x.dtype} with NaN or Inf in {len(wild)} samples, "

@@ -119,7 +119,7 @@ class _Starts:
             return
         at = self._written(start.model + start.method)
         self._slots[device] = _Slot(size_bytes, at)
-        store.rest(partial(self._read, at, len(start.model), size_bytes, start.round, start.data))
+        store.lay_down(partial(self._read, at, len(start.model), size_bytes, start.round, start.data))
 
     def release(self, device: SleepyDevice) -> None:
         """Give the place of a device that has woken to others."""

@@ -35,6 +35,7 @@ from edge_sim.clock.dormant import DormantKinds
 from edge_sim.clock.resumption import Resumption, resumption_point
 from edge_sim.clock.scenario_faults import schedule_faults
 from edge_sim.clock.silence import AwaitedExchange, SilenceCauses
+from edge_sim.clock.store_parts import KeptStores
 from edge_sim.clock.virtual_device import VirtualDevice
 from edge_sim.clock.waker import Waker
 from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
@@ -116,7 +117,8 @@ class VirtualFleet:
             if each.device.kit.id in state["hardware"]:
                 each.hardware.restore(state["hardware"][each.device.kit.id], self.clock.now_s)
         self._totals = FleetTotals([each.hardware for each in self.devices])
-        self._group = DeviceGroup(self.devices, fleet.federation.spec, self._queue.settle)
+        kept = stores.part_of if isinstance(stores, KeptStores) else None
+        self._group = DeviceGroup(self.devices, fleet.federation.spec, self._queue.settle, kept)
         self.resumption: Resumption | None = None
         """Watches a resumed run until all devices are back, or None if the run was never interrupted."""
         if "open" in state:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -72,6 +73,8 @@ class Dataset:
     """The seed of all draws made here."""
     taken: str = ""
     """A line about the layout of the source's samples, or empty."""
+    drawn: dict[tuple[int, tuple[float, ...], int], tuple[Ints, Sequence[Ints]]] = field(default_factory=dict)
+    """The rows and the parts of the devices that drew theirs last, by the identity of the rows, split and number."""
 
     @property
     def public_taken(self) -> str:

@@ -30,6 +30,7 @@ from edge_sdk.methods.contract import brought_code
 from edge_sdk.policy.priority import limit_threads
 from edge_sdk.transport.mqtt.url import parse_broker_url
 from edge_sim.clock.checkpoint import Checkpoints, how_to_go_on
+from edge_sim.clock.store_parts import KeptStores
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
@@ -49,7 +50,7 @@ log = logging.getLogger(__name__)
 _SPARE_BYTES = 4 * MIB
 """Address space, mapped but never written; released on failure, it leaves room to report the error."""
 
-KeptState: TypeAlias = tuple[Ledger, dict[str, Store], dict[str, Any] | None]
+KeptState: TypeAlias = tuple[Ledger, Mapping[str, Store], dict[str, Any] | None]
 """The ledger, the stores of devices and the state of a simulation, or None for a new run."""
 VirtualRun: TypeAlias = VirtualFleet | ShardedFleet
 """A run in virtual time."""
@@ -151,7 +152,7 @@ def _run_in(
     if trace and fleet.federation.policy.paced:
         raise UsageError("--trace: a run whose rounds wait for the time of day cannot be replayed; leave out --trace")
     if broker == "memory":
-        feasible.check_feasible(fleet, parsed.run.stacked or (), parsed.run.memory_bytes)
+        feasible.check_feasible(fleet, parsed.run.stacked or (), parsed.run.memory_bytes, out)
     if out is not None:
         run_folder.keep_settings(out, parsed)
         run_folder.keep_samples(out, fleet.dataset.sha256)
@@ -291,6 +292,8 @@ def _in_memory(
     new_server = partial(recording_server.server, trace)
     with brought_code.as_method_error(config.federation.method):
         virtual = _opened(config, fleet, (ledger, stores, state), observer, checkpoints, new_server=new_server)
+    if isinstance(stores, KeptStores):
+        stores.close()  # before the next checkpoint moves its files
     ended = ""
     try:
         try:

@@ -283,8 +283,8 @@ class ShardedFleet:
         if self._checkpoints is not None:
             self._checkpoints.save(self.server.ledger, self._copy_stores, self.to_json())
 
-    def _copy_stores(self, folder: Path) -> None:
-        self.shards.ask("copy_stores", folder)
+    def _copy_stores(self, folder: Path, last: Path) -> None:
+        self.shards.ask("copy_stores", folder, last)
 
     @property
     def _now_s(self) -> float:

@@ -43,7 +43,8 @@ from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Incoming, Transport
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.clock.checkpoint import STORES, Checkpoints, save_stores
+from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.clock.store_parts import StoreParts
 from edge_sim.config import settings
 from edge_sim.replay.command import maker_of
 from edge_sim.replay.device import History, Make, device_history, replay_device
@@ -417,5 +418,5 @@ def test_a_run_that_went_back_to_a_checkpoint(path: Path, pictures: Path) -> Non
     assert min(again(path)) > 7
 
 
-def copy_stores(run: fleets.Run, folder: Path) -> None:
-    save_stores(folder / f"0{STORES}", ((each.device.kit.id, each.store) for each in run.devices))
+def copy_stores(run: fleets.Run, folder: Path, last: Path) -> None:
+    StoreParts(0, {}).save(folder, last, {each.device.kit.id: each.store for each in run.devices})
