@@ -16,7 +16,7 @@ from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.frames.codec import Envelope, Stamp
-from edge_sdk.protocol.messages import FEW_NEW_SAMPLES, Bye, DeviceStatus, Hello, PublicRequest
+from edge_sdk.protocol.messages import FEW_NEW_SAMPLES, FOREVER, Bye, DeviceStatus, Hello, PublicRequest
 from edge_sdk.terminal import LineBudget
 from edge_sdk.version import __version__
 
@@ -178,6 +178,8 @@ class MembershipHandler:
             self._orders.let_in(device)
         number = self._ledger.enrol(device, self._registry.place_on_roster(device), frame)
         self._record.admitted(device, came_bytes)
+        if self._context.spec.rounds == FOREVER:
+            self._record.is_kind(device, board=hello.board, model=hello.model)
         fetching = self._registry.fetches(hello)
         if fetching and device not in self._registry.numbers:
             self._context.note(f"{device} fetches the public set")

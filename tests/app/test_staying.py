@@ -103,6 +103,8 @@ def test_status_says_what_since_when_why_and_what_next() -> None:
         "next": "start() joins the next run",
         "round": 0,
         "news": "",
+        "accuracy": {},
+        "by_class": {},
     }
     clock.now_s += 60
     found.look(at(SessionPhase.IDLE, linked=False), "")

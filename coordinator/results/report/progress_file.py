@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import human_bytes, human_seconds, of_rounds, percent, printable
+from coordinator.results.figures.kinds import by_kind, kind_lines
 from coordinator.results.figures.result import spread
 from coordinator.results.figures.uplift import uplift
 from coordinator.results.report import text_files
@@ -56,6 +57,7 @@ class About:
     """The devices that the run was made for."""
     part: str = ""
     """`alone` while the devices train on their own data for the comparison; empty for the run itself."""
+    class_names: tuple[str, ...] = ()
 
 
 def snapshot(about: About, record: RunRecord, *, done: int, devices: int) -> dict[str, Any]:
@@ -84,13 +86,13 @@ def snapshot(about: About, record: RunRecord, *, done: int, devices: int) -> dic
         "refused_frames": {sender: dict(kinds) for sender, kinds in sorted(record.refused_frames.items())},
         "per_device": [_device(record, name, newest.get(name)) for name in listed],
         **({"uplift": lifted.text} if (lifted := uplift(record.control)) else {}),
-        **(_service(record) if about.rounds == FOREVER else {}),
+        **(_service(record, about.class_names) if about.rounds == FOREVER else {}),
     }
 
 
-def _service(record: RunRecord) -> dict[str, Any]:
+def _service(record: RunRecord, names: Sequence[str]) -> dict[str, Any]:
     """For rounds without an end: how many attempts were skipped, and the newest hours and days."""
-    found: dict[str, Any] = {"skipped": record.skips, "last_skip": record.last_skip}
+    found: dict[str, Any] = {"skipped": record.skips, "last_skip": record.last_skip, "kinds": by_kind(record, names)}
     for name, kind, most in (("hours", "hour", MOST_HOURS), ("days", "day", MOST_DAYS)):
         periods = record.periods.newest(kind, most)
         found[name] = [{"period": str(key), **periods[key].to_json()} for key in periods]
@@ -193,12 +195,13 @@ _FIELDS: Mapping[str, Any] = {
     "per_device": tuple[Mapping[str, str | float], ...],
     "skipped": int,
     "last_skip": Mapping[str, str | float],
+    "kinds": Mapping[str, Mapping[str, Any]],
     **dict.fromkeys(("hours", "days"), tuple[Mapping[str, str | float | None], ...]),
 }
 """The types of its values."""
 _SOMETIMES = (
     *("part", "uplift", "resumed_at", "elapsed_s", "updated_s", "refused_frames"),
-    *("skipped", "last_skip", "hours", "days"),
+    *("skipped", "last_skip", "hours", "days", "kinds"),
 )
 """Values that not every file has."""
 
@@ -293,6 +296,7 @@ def running_text(folder: Path, found: Mapping[str, Any], now_s: float | None = N
     ]
     lines += [f"  {line}" for line in remarks.refused_frames(found.get("refused_frames", {}))]
     lines += [printable(f"  {found['uplift']}")] if found.get("uplift") else []
+    lines += [f"  {line}" for line in kind_lines(found.get("kinds", {}))]
     lines += _service_lines(found)
     return "\n".join(lines) + "\n"
 
