@@ -19,6 +19,7 @@ from typing import Any
 from coordinator.ledger import LEDGER
 from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
+from coordinator.record.periods import Periods
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import human_bytes, human_seconds, of_rounds, percent, printable
@@ -39,8 +40,8 @@ BETWEEN_S = 5.0
 """The least seconds between two writes while no device joins and no round ends."""
 _LOCKED_S = 0.2
 """Seconds to wait for a locked ledger."""
-MOST_HOURS, MOST_DAYS, DAYS_SHOWN = 48, 400, 14
-"""The most hours and days that are listed, and the days that are shown on the terminal."""
+MOST_HOURS, MOST_DAYS, MOST_MONTHS, DAYS_SHOWN = 48, 400, 121, 14
+"""The most hours, days and months that are listed, and the days that are shown on the terminal."""
 MOST_DEVICES = 256
 """The most devices that are listed one by one, so that the file stays small."""
 
@@ -96,7 +97,13 @@ def _service(record: RunRecord, names: Sequence[str]) -> dict[str, Any]:
     for name, kind, most in (("hours", "hour", MOST_HOURS), ("days", "day", MOST_DAYS)):
         periods = record.periods.newest(kind, most)
         found[name] = [{"period": str(key), **periods[key].to_json()} for key in periods]
+    found["months"] = month_rows(record.periods)
     return found
+
+
+def month_rows(periods: Periods) -> list[dict[str, Any]]:
+    """The newest months, as plain values."""
+    return [{"period": name, **month.to_json()} for name, month in periods.months().items()][-MOST_MONTHS:]
 
 
 def _device(record: RunRecord, name: str, accuracy: float | None) -> dict[str, Any]:
@@ -196,12 +203,12 @@ _FIELDS: Mapping[str, Any] = {
     "skipped": int,
     "last_skip": Mapping[str, str | float],
     "kinds": Mapping[str, Mapping[str, Any]],
-    **dict.fromkeys(("hours", "days"), tuple[Mapping[str, str | float | None], ...]),
+    **dict.fromkeys(("hours", "days", "months"), tuple[Mapping[str, str | float | None], ...]),
 }
 """The types of its values."""
 _SOMETIMES = (
     *("part", "uplift", "resumed_at", "elapsed_s", "updated_s", "refused_frames"),
-    *("skipped", "last_skip", "hours", "days", "kinds"),
+    *("skipped", "last_skip", "hours", "days", "months", "kinds"),
 )
 """Values that not every file has."""
 
@@ -302,18 +309,21 @@ def running_text(folder: Path, found: Mapping[str, Any], now_s: float | None = N
 
 
 def _service_lines(found: Mapping[str, Any]) -> list[str]:
-    """The days of rounds without an end, and the last attempt that was skipped."""
-    lines = [_day_words(day) for day in found.get("days", ())[-DAYS_SHOWN:]]
+    """The months and days of rounds without an end, and the last attempt that was skipped."""
+    months = found.get("months", ())
+    lines = [_period_words(month) for month in months] if len(months) > 1 else []
+    lines += [_period_words(day) for day in found.get("days", ())[-DAYS_SHOWN:]]
     if last := found.get("last_skip"):
         skips = f"{found['skipped']} attempts were skipped" if found["skipped"] > 1 else "1 attempt was skipped"
         lines.append(printable(f"  {skips}; the last, at round {last['round']}: {last['reason']}"))
     return lines
 
 
-def _day_words(day: Mapping[str, Any]) -> str:
-    accuracy = "not measured" if day["accuracy"] is None else percent(day["accuracy"])
-    traffic = human_bytes(day["bytes_up"] + day["bytes_down"])
-    return f"  {day['period']}  {day['rounds']:>5} rounds, {day['skipped']} skipped, {traffic}, accuracy {accuracy}"
+def _period_words(each: Mapping[str, Any]) -> str:
+    accuracy = "not measured" if each["accuracy"] is None else percent(each["accuracy"])
+    traffic = human_bytes(each["bytes_up"] + each["bytes_down"])
+    rounds = f"{each['rounds']:>5} rounds, {each['skipped']} skipped"
+    return f"  {each['period']:<10}  {rounds}, {traffic}, accuracy {accuracy}"
 
 
 def _headline(folder: Path, found: Mapping[str, Any], now_s: float) -> str:
