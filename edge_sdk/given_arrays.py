@@ -263,7 +263,7 @@ def labels_of(y: Any, where: str, expected: str = "") -> NDArray[Any]:
     if found.ndim == 1 and found.dtype.kind == "O":
         raise UsageError(f"{refused} or names of classes, one for each sample (n,): write {name}.astype(str) for names")
     if found.ndim == 1 and found.dtype.kind == "f" and found.size:
-        raise UsageError(f"{refused}, one for each sample (n,); numbers to predict (regression) are not offered")
+        raise UsageError(f"{refused}, one for each sample (n,); numbers to predict (regression) are not supported")
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise UsageError(f"{refused}, one for each sample (n,)")
     return found

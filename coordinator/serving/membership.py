@@ -117,7 +117,7 @@ class MembershipHandler:
     def _greet(
         self, hello: Hello, stamp: Stamp, frame: bytes, now_s: float, *, came_bytes: int
     ) -> rounds.RoundEvent | None:
-        """Answer a Hello.  Only the refusal is kept of a stranger that may not join."""
+        """Answer a Hello.  For a stranger that may not join, only the refusal is kept."""
         device, refusal = hello.device, self._refusal(hello)
         if not self._registry.known(device):
             refusal = refusal or self._seats.refusal(device)
@@ -189,7 +189,7 @@ class MembershipHandler:
         if not unbound:
             self._registry.enter(hello, number)
         self._sender.welcome(device, number, self._run, self._public_server.total_bytes if self._public_server else 0)
-        if self._context.queue.over:  # the device joins after the end, and does not know of it
+        if self._context.queue.over:  # the device joins after the end, without knowing
             self._sender.announce_run()
         if unbound:
             return None  # it takes part once its Hello names the run, which it learns from the Welcome
@@ -218,7 +218,7 @@ class MembershipHandler:
         """Take a device out at once and notify it; returns the event for the rounds."""
         hello = self._registry.hellos.get(device)
         self._sender.refuse(device, admission.revoked(device), hello.instance if hello else None)
-        self._context.note(f"{device} was revoked: nothing of it counts from now on")
+        self._context.note(f"{device} was revoked: its messages no longer count")
         return rounds.Left(device, now_s)
 
     def _is_intruder(self, hello: Hello, stamp: Stamp) -> bool:

@@ -27,9 +27,9 @@ def another_serves(
 ) -> bool:
     """Whether a coordinator of this federation has announced that it serves and answers a question.
 
-    transport: not connected yet; closed in the end.  operator: an id for the answer, used by nothing else.
-    Returns False at once without a broker.  A killed coordinator cannot answer, whatever status it left
-    on the broker, so it can be restarted.
+    transport: not connected yet; closed in the end.  operator: an id for the answer, used only here.
+    Returns False at once without a broker.  A killed coordinator cannot answer, even if its status is still on the
+    broker, so it can be restarted.
     """
     question = Inquiry(federation=federation, about="devices", operator=operator, request=secrets.token_bytes(16))
     transport.connect(topics.operator_subscriptions(federation, operator))

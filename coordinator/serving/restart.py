@@ -29,14 +29,14 @@ from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.reductions.influence import RobustTable
 
 CARRIES = ("method", "params", "contract", "classes", "feature_dim", "public", "class_names")
-"""The settings under which the method's state means the same; if one of them changes, its state starts new."""
+"""The settings that determine the meaning of the method's state; if one of them changes, the state starts new."""
 
 
 def begin_generation(ledger: Ledger, spec: FederationSpec, state: object) -> str | None:
-    """Bind a ledger of rounds without an end to other settings; returns a line about it, or None if it cannot be.
+    """Bind a ledger of rounds without an end to other settings; returns a line about it, or None if that is impossible.
 
-    The ledger gets a new run id, so that devices take part as in a new run, with the models that they have and without
-    a hand at the board.  Round numbers and history continue.  state: of the method at its start.
+    The ledger gets a new run id, so that devices take part as in a new run, with their present models and without
+    manual work.  Round numbers and history continue.  state: of the method at its start.
     """
     try:
         before = storage.deserialise(FederationSpec, ledger.spec)
@@ -57,7 +57,7 @@ def begin_generation(ledger: Ledger, spec: FederationSpec, state: object) -> str
 
 
 def spec_changes(before: Mapping[str, Any], after: Mapping[str, Any], where: str = "") -> Iterator[str]:
-    """Yield what differs between two tables, such as `train.learning_rate 0.01 becomes 0.005`."""
+    """Yield the differences of two tables, such as `train.learning_rate 0.01 becomes 0.005`."""
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -140,7 +140,7 @@ def _read(
             aggregation.add_stored(frames[device])
         if versions is not None:
             versions.keep(round_)
-        with suppress(EmptyRound):  # it was said before the restart, and has no result either time
+        with suppress(EmptyRound):  # this was logged before the restart, and the round has no result again
             aggregation.close(place, closed[exchange])
     place = ExchangeId(round_, len(closed))
     frames = ledger.uploads(place)

@@ -366,7 +366,7 @@ class Server:
             if event.final:
                 self._queue.give_up(line, now_s)
         elif isinstance(event, SendRefused):
-            self.observer.noted(f"the broker does not take what the coordinator sends on {event.topic}: {event.reason}")
+            self.observer.noted(f"the broker refuses the coordinator's messages on {event.topic}: {event.reason}")
         elif isinstance(event, LinkNotice):
             self._context.note(event.text)
         elif isinstance(event, Rejected):
@@ -389,7 +389,7 @@ class Server:
                 event.acknowledge()
 
     def _note_link_lost(self, event: Disconnected, now_s: float) -> str:
-        """Log why the link is down, unless that was logged a moment ago; returns the line."""
+        """Log why the link is down, unless that was just logged; returns the line."""
         line = f"broker: {event.reason}"
         if event.taken_over:
             name = self.spec.federation
@@ -564,7 +564,7 @@ class Server:
         of_another_run = upload.run != self._context.run and (upload.run is not None or self._security is not None)
         if of_another_run or upload.device not in self.numbers:
             self._sender.ask_for_hello(upload.device)
-        if of_another_run:  # the device does not know this run yet, and holds an upload of an earlier one
+        if of_another_run:  # the device does not know this run yet, and has an upload for an earlier one
             log.info("an upload of %s to another run does not count; it is asked to join this one", upload.device)
             incoming.acknowledge()
             return
@@ -604,8 +604,8 @@ class Server:
     def _take_withheld(self, upload: Upload, place: ExchangeId, now_s: float) -> None:
         """Handle the report of a device that withholds its upload because its training diverged or failed."""
         if upload.knowledge or upload.closing:
-            self._commands.answer(upload.device, place, "refused", "withheld, and yet something to take")
-            raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
+            self._commands.answer(upload.device, place, "refused", "withheld, but with knowledge")
+            raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, but with knowledge")
         self._queue.feed(Withheld(upload.device, place, remarks.why_withheld(upload)), now_s=now_s)
 
     def _patience_s(self) -> float:

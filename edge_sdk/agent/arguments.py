@@ -1,4 +1,4 @@
-"""An Agent's arguments: checks their types, says what to give instead, and makes identity and transport from them."""
+"""An Agent's arguments: checks their types, and makes identity and transport from them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ _OPTIONS: Mapping[str, tuple[Any, str]] = {
     "max_public_bytes": (int | np.integer, "a whole number of bytes"),
     "clock": (Callable, "a function that returns the time in seconds"),
 }
-"""For each argument its type, and what to give.  Flags must be bool: the text "no" is true, and would be consent."""
+"""For each argument its type, and how to describe it.  Flags must be bool: the text "no" is true, and would mean
+consent."""
 _SENSES = tuple(name for name in vars(Sensors) if not name.startswith("_"))
 
 
@@ -120,7 +121,7 @@ def _shown(given: object) -> str:
 
 
 class SimulatedId(str):
-    """The id of a simulated device, which leaves alone the folder of a board that has the same id."""
+    """The id of a simulated device, which ignores the folder of a board with the same id."""
 
     __slots__ = ()
 

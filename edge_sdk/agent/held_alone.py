@@ -46,7 +46,7 @@ def hold_alone(agent: object, name: str, parts: Mapping[str, object]) -> None:
 
 
 def let_go(agent: object) -> None:
-    """Release this agent's objects, and those of agents that are gone."""
+    """Release this agent's objects, and those of agents that no longer exist."""
     with _changing:
         for key, holder in list(_holders.items()):
             if holder.agent() in (None, agent):

@@ -1,7 +1,7 @@
 """The methods.  Each method has one file, with its device part and its coordinator part, and names one paper.
 
-This folder is a catalogue: NAME.py is the paper NAME.  `contract` holds what all methods share (the class Method, its
-parameters and requests, rounds common to several papers), `parts` what a paper has beside its file.
+NAME.py implements the paper NAME.  `contract` holds what all methods share (the class Method, its
+parameters and requests, rounds common to several papers), `parts` further files of single papers.
 All is pure numpy, except torch_NAME.py.
 May import `protocol`, `objectives`, `reductions`, `errors` and `data`; torch parts also `models`.
 """

@@ -28,8 +28,8 @@ class Params:
     """Hyper-parameters of Ditto."""
 
     attraction: Annotated[float, Range(0, 1000, paper="0.05 to 2")] = 1.0
-    """lambda: (lambda / 2) |v - w^t|^2 is added to the loss of the device's own model v; the paper tunes it in
-    0.05 ... 2.  0: v is trained alone."""
+    """lambda: (lambda / 2) |v - w^t|^2 is added to the loss of the device's own model v; the paper tunes it in 0.05 ...
+    2.  With 0 v is trained alone."""
     weighting: Weighting = "samples"
     """The mean over devices: by their `samples` or `uniform`."""
     start: Start = "first"

@@ -35,7 +35,7 @@ class Params:
     """Hyper-parameters of FD; the paper does not state its gamma."""
 
     gamma: Annotated[float, Range(0, 1000)] = 0.1
-    """gamma: weight of the cross-entropy to the others' mean prediction of the class.  0: local training."""
+    """gamma: weight of the cross-entropy to the others' mean prediction of the class.  0 gives local training."""
     weighting: Literal["uniform", "samples"] = "uniform"
     """The mean over holders: `uniform`, eq. 4, or by their `samples` of the class."""
 

@@ -1,4 +1,4 @@
-"""FedBABU: bodies are trained under one random last layer that nobody changes; each device tunes its own at the end.
+"""FedBABU: bodies are trained under one fixed random last layer; each device tunes its own at the end.
 
 Oh, Kim and Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", ICLR 2022
 (arXiv:2106.06042), Algorithm 1.
@@ -35,7 +35,8 @@ class Params:
     """Hyper-parameters of FedBABU."""
 
     tune_steps: Annotated[int, Range(0, paper="1 to 5 epochs")] = 20
-    """Steps of tuning before a device measures or uses its model; the paper takes one to five epochs.  0: none."""
+    """Steps of tuning before a device measures or uses its model; the paper takes one to five epochs.  0 disables
+    it."""
     tune: Literal["head", "all"] = "head"
     """The part that is tuned: the `head`, or `all` of the model."""
     tune_rate: Annotated[float, Range(1e-6, 1e3)] = 1.0

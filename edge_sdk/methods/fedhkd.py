@@ -73,7 +73,7 @@ class Params:
     """Whether weights travel.  If false, only hyper-knowledge travels, and each device keeps a model of any
     architecture."""
     noise_features: Annotated[float, Range(0, 1000)] = 0.0
-    """z_h: noise on the sum of a class's features, as a multiple of `clip`.  0: none.  With noise a device sends
+    """z_h: noise on the sum of a class's features, as a multiple of `clip`.  0 disables it.  With noise a device sends
     sums instead of means, for every class, and the coordinator leaves out classes with fewer than `min_count`
     samples on all devices."""
     noise_soft: Annotated[float, Range(0, 1000)] = 0.0
@@ -91,8 +91,8 @@ class Params:
     zeta: Annotated[float, Range(1e-3, 1e3, paper="3")] = 3.0
     """zeta of published noise: the largest magnitude of a number in a feature; larger ones are shortened."""
     epsilon: Annotated[float, Range(0, 1e6)] = 0.0
-    """The largest epsilon of the noised sums over all rounds, at `delta`: with less noise a run does not begin.  0:
-    none is asked for."""
+    """The largest epsilon of the noised sums over all rounds, at `delta`: a run with less noise is refused.  0 sets no
+    limit."""
     delta: Annotated[float, Range(1e-12, 0.1)] = 1e-5
     """The delta at which the epsilon of the noise is reported."""
     forms: Literal["paper", "code"] = "paper"

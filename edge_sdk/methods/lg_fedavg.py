@@ -96,7 +96,7 @@ class LastLayer(Method[P]):
         ups = []
         for number, header in uploads.payloads(ClassRows, "header").items():
             count = min(uploads.uploads[number].samples, MOST) if by_samples else 1
-            by_age = int(min(header.counts[0], units))  # 1 in rounds, whatever the device says
+            by_age = int(min(header.counts[0], units))  # 1 in rounds, even if the device states another number
             counts: Any = np.full(len(header.classes), count * by_age, np.int64)
             ups.append(replace(header, counts=counts))
         mean = mean_over_holders(ups)

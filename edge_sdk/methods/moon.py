@@ -27,7 +27,7 @@ class Params:
     """Hyper-parameters of MOON."""
 
     mu: Annotated[float, Range(0, 1000, paper="0.1 to 10")] = 1.0
-    """mu, the weight of the contrast; the paper tunes it in 0.1 ... 10 and takes 5, 1 and 1.  0: FedAvg."""
+    """mu, the weight of the contrast; the paper tunes it in 0.1 ... 10 and takes 5, 1 and 1.  0 gives FedAvg."""
     temperature: Annotated[float, Range(0.05, 100, paper="0.5")] = 0.5
     """tau, which divides the cosines."""
     weighting: Weighting = "samples"

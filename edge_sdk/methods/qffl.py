@@ -41,7 +41,7 @@ class Params:
 
     q: Annotated[float, Range(0, 100, paper="0.001 to 5")] = 1e-4
     """q: how much a higher loss counts.  The paper takes 0.001 to 5, by data set; FedKF, comparing with it, ends at
-    0.0001.  0: the plain mean of weights."""
+    0.0001.  0 gives the plain mean of weights."""
     start: Start = "first"
     """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
 

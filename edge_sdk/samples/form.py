@@ -1,4 +1,4 @@
-"""The shape and the type that all samples of a store have, and the checks of what an app gives."""
+"""The common shape and type of a store's samples, and the checks of samples from an app."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = ("uint8", "float32")
 class Form:
     """The shape of one sample, (d,), (h, w) or (h, w, c), and the name of its dtype.
 
-    Raises UsageError for others than those that a model's `Preprocess` takes.
+    Raises UsageError for forms that a model's `Preprocess` does not take.
     """
 
     shape: tuple[int, ...]
@@ -48,11 +48,11 @@ class Form:
 def checked_sample(
     x: Any, layout: PictureLayout | None, known: Form | None, kind: SampleKind | None
 ) -> tuple[Raw, str]:
-    """Return one sample as uint8 or float32, a copy in one piece with channels last, and a line on what was taken.
+    """Return one sample as uint8 or float32, a contiguous copy with channels last, and a line about its layout.
 
-    known: the form of the samples so far: one of that shape is taken as it is, unless a layout is given, and ragged
-    series and texts are padded to its length.  kind: the declared one.  The line is empty where the layout was clear.
-    Raises UsageError for a sample that is neither, and for NaN.
+    known: the form of the samples so far: a sample of that shape is taken unchanged, unless a layout is given, and
+    ragged series and texts are padded to its length.  kind: the declared one.  The line is empty if the layout was
+    clear.  Raises UsageError for a sample that is neither, and for NaN.
     """
     found = given_array(x, "a sample")
     if found.dtype.kind == "f" and not np.isfinite(found).all():
@@ -70,7 +70,7 @@ def checked_sample(
 
 
 def class_id(y: Any, classes: int, names: Sequence[str] = ()) -> int:
-    """Return a label, a class's number or name, as an int.  Raises UsageError for what is no class of these."""
+    """Return a label, a class's number or name, as an int.  Raises UsageError for any other label."""
     if getattr(y, "ndim", None) == 0 and hasattr(y, "item"):  # an array or a tensor with one number or name
         y = y.item()
     if isinstance(y, str) and names:
@@ -83,5 +83,5 @@ def class_id(y: Any, classes: int, names: Sequence[str] = ()) -> int:
 
 
 def sample_id(values: bytes) -> str:
-    """Return the id of a sample, a hash of its values: what was observed twice is one sample."""
+    """Return the id of a sample, a hash of its values: equal samples are one sample."""
     return hashlib.blake2b(values, digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""The rows of a sample store in its SQLite file.  All that a commit changes takes effect together, or not at all."""
+"""The rows of a sample store in its SQLite file.  A commit takes effect as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CREATE TABLE IF NOT EXISTS labels (
 ) WITHOUT ROWID;
 """
 CONTENTS = Contents(
-    "samples of this device that no other has",
+    "samples of this device that no other device has",
     "SampleStore(..., quarantine=True) sets the file aside and starts an empty one",
 )
 PAGE_BYTES = 4096
 _FRAME_BYTES = PAGE_BYTES + 24
 """One page in the write-ahead log."""
 _BESIDE_BYTES = 200
-"""The most that a sample's id, keys and labels take besides its values."""
+"""Maximum bytes of a sample's id, keys and labels, besides its values."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Label:
     y: int
     born: int
     died: int | None = None
-    """None: the sample has this label now."""
+    """None while the sample has this label."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class HeldSample:
     part: int
     """0 train, 1 validation, 2 test."""
     labels: list[Label] = field(default_factory=list)
-    """Oldest first; empty: it waits for its label."""
+    """Oldest first; empty while it waits for its label."""
 
     @property
     def label(self) -> Label | None:
@@ -65,7 +65,7 @@ class HeldSample:
 
 
 def room_of_sample(sample_bytes: int) -> int:
-    """Return the most that one sample takes in the file: a large one fills pages of its own."""
+    """Return the maximum bytes that one sample takes in the file: a large one fills whole pages."""
     whole = sample_bytes + _BESIDE_BYTES
     return whole + whole // 8 if whole < PAGE_BYTES // 4 else -(-whole // (PAGE_BYTES - 4)) * PAGE_BYTES + _BESIDE_BYTES
 
@@ -77,10 +77,10 @@ class RowFile:
         self._path = path
         self._db = open_database(path, _SCHEMA, form=FileForm(PAGE_BYTES), contents=CONTENTS)
         self.commits = 0
-        """Transactions of this start; each syncs the disk once, or thrice where it empties the write-ahead log."""
+        """Transactions of this start; each syncs the disk once, or three times if it empties the write-ahead log."""
 
     def bound(self, max_bytes: int, log_bytes: int) -> None:
-        """Let the log grow to `log_bytes` before it is emptied, and the file to what that leaves of `max_bytes`."""
+        """Let the log grow to `log_bytes` before it is emptied, and the file to the rest of `max_bytes`."""
         with as_store_error(self._path):
             self._db.execute(f"PRAGMA wal_autocheckpoint={max(1, log_bytes // _FRAME_BYTES)}")
             self._db.execute(f"PRAGMA max_page_count={max(1, max_bytes // PAGE_BYTES)}")
@@ -112,10 +112,10 @@ class RowFile:
         gone: Collection[int],
         settings: Mapping[str, Any],
     ) -> None:
-        """Write new samples, replace the labels of others, delete samples, set settings.  Durable on return.
+        """Write new samples, replace the labels of others, delete samples, set settings.
 
-        Raises StoreError; then nothing has changed.  May be called again with the same: an interrupt, such as Ctrl-C,
-        can come between the commit and the return.
+        Durable on return.  Raises StoreError; then nothing has changed.  May be called again with the same arguments:
+        an interrupt, such as Ctrl-C, can come between the commit and the return.
         """
 
         def statements() -> None:

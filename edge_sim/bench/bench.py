@@ -117,7 +117,7 @@ def read_bench(out: Path) -> Bench:
     path = out / KEPT
     if not path.is_file():
         raise UsageError(f"{out}: holds no benchmark (no {KEPT}); edge-sdk bench --out {out} makes one")
-    with text_files.reading(path, "put back a copy, or give --out another folder"):
+    with text_files.reading(path, "restore a copy, or give --out another folder"):
         plain = text_files.read_json(path)
         if plain["version"] != VERSION:
             raise UsageError(f"{path}: version {plain['version']!r}, this edge-sdk reads {VERSION}")

@@ -135,7 +135,7 @@ def _start(config: Config, *, alone: bool) -> str:
 
 def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
     if not (out / "checkpoint").exists():
-        return "the federation had not begun, so nothing can be resumed: start again"
+        return "the federation had not begun, so it cannot be resumed: start again"
     overrides = "".join(f" --set {shlex.quote(each)}" for each in args.overrides)
     file, broker, folder = (shlex.quote(str(each)) for each in (args.file, args.broker, out))
     options = f"{overrides} --broker {broker}{' --trace' * args.trace}{options_of_run(args)} --out {folder}"

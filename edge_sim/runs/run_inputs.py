@@ -1,4 +1,4 @@
-"""What a run was given: digests of its files and functions, and settings that had no effect.
+"""The inputs of a run: digests of its files and functions, and settings that had no effect.
 
 Each input has a name in words, for the message about a change.  Settings without effect are remarks, not errors: one
 file may serve several runs, and the end of a run is unknown beforehand.

@@ -209,11 +209,11 @@ def _run_in(
 
 
 def check_taken_part(result: Result) -> None:
-    """Raise RunFailed, with the refusals, where no device could take part, or none of those that did gave anything."""
+    """Raise RunFailed, with the refusals, if no device could take part, or none sent an upload."""
     if result.completed or any(device.joined and device.rounds_done for device in result.devices):
         return
     words = dict.fromkeys(f"{each['message']}; {each['remedy']}" for each in result.refused_devices)
-    why = " | ".join([*words][:3]) or result.reason or "none was heard of"
+    why = " | ".join([*words][:3]) or result.reason or "none sent a message"
     count, of = len(result.refused_devices), len(result.devices)
     refused = f"{count} {'was' if count == 1 else 'were'} refused: " if count else ""
     if 0 < count < of:  # the others joined, and waited for more devices than were left
@@ -362,7 +362,7 @@ def _parsed(config: Config | Mapping[str, Any] | str | Path) -> Config:
 
 @contextmanager
 def as_run_failed(out: Path | None) -> Iterator[None]:
-    """Raise RunFailed with advice in place of an out-of-memory error.
+    """Raise RunFailed with advice instead of an out-of-memory error.
 
     out: the run directory, if there is one.
     """

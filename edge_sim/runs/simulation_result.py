@@ -59,7 +59,7 @@ def simulation_result(
 
 
 def _data(dataset: Dataset) -> Mapping[str, Any]:
-    """Describe the data set, and the devices' preprocessing where it is not the default."""
+    """Describe the data set, and the devices' preprocessing if it is not the default."""
     found: dict[str, Any] = {"name": dataset.name, "sha256": dataset.sha256}
     if dataset.scaling.mean:
         found["normalise"] = {key: list(each) for key, each in dataclasses.asdict(dataset.scaling).items()}

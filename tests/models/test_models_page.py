@@ -84,7 +84,7 @@ def test_sizes_are_those_of_the_models(name: str) -> None:
 
 
 def test_which_need_another_extra_is_said() -> None:
-    (said,) = re.findall(r"others `torch`, and (.*?) the extra `vision`", PAGE, re.DOTALL)
+    (said,) = re.findall(r"others `torch`; (.*?) also the extra `vision`", PAGE, re.DOTALL)
     assert set(re.findall(r"`([a-z0-9-]+)`", said)) == {n for n, f in families.FAMILIES.items() if f.extra == "vision"}
 
 

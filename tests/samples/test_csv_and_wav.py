@@ -33,8 +33,8 @@ def test_a_csv_file_of_each_kind(tmp_path: Path) -> None:
     [
         ("label,a,b\n0,1,2\n1,2\n", {}, "s.csv: row 3: 2 columns, nothing for 'b'; row 1 has 3"),
         ("label,a\n0,1\n1,2,7\n", {}, "s.csv: row 3: 3 columns, '7' too; row 1 has 2"),
-        ("label,a\n0,1\n1,fast\n", {}, "s.csv: row 3, column a: 'fast' is no finite number"),
-        ("label,a\n0,nan\n", {}, "row 2, column a: 'nan' is no finite number"),
+        ("label,a\n0,1\n1,fast\n", {}, "s.csv: row 3, column a: 'fast' is not a finite number"),
+        ("label,a\n0,nan\n", {}, "row 2, column a: 'nan' is not a finite number"),
         ("class,a\n0,1\n", {}, "s.csv: row 1: expected one column 'label'; there are class, a"),
         ("label,a,a\n0,1,1\n", {}, "row 1: two columns 'a'"),
         ("label,a\n", {}, "has no rows of samples"),

@@ -205,7 +205,7 @@ def read_sweep(folder: Path) -> tuple[dict[str, Any], tuple[SweptCondition, ...]
 
 def _readable(path: Path, command: str) -> AbstractContextManager[None]:
     """Turn what a file that does not read raises into a UsageError; command: what writes it."""
-    return text_files.reading(path, f"put back a copy, or run edge-sdk {command} again")
+    return text_files.reading(path, f"restore a copy, or run edge-sdk {command} again")
 
 
 def _comparison_in(whole: Mapping[str, Any], folder: Path, path: Path) -> Comparison:

@@ -242,7 +242,7 @@ def read_running(folder: Path, *, whole: bool = True) -> dict[str, Any]:
 
 def _from_ledger(path: Path) -> dict[str, Any]:
     """The progress at the ledger's last checkpoint.  A running coordinator keeps its ledger locked."""
-    with text_files.reading(path, "put back a copy"):
+    with text_files.reading(path, "restore a copy"):
         open_foreign(path).close()  # SQLite would wait for a pipe
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=_LOCKED_S)) as ledger:

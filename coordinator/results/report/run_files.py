@@ -125,7 +125,7 @@ def read_insight(folder: Path) -> Insight | None:
     if not path.exists():
         return None
     with (
-        text_files.reading(path, "put back a copy, or remove it, then a picture is missing"),
+        text_files.reading(path, "restore a copy, or remove it, then a picture is missing"),
         open_foreign(path) as file,
     ):
         with zipfile.ZipFile(file) as archive:
@@ -243,8 +243,8 @@ def _remedy(path: Path) -> str:
     """The advice on a file of a run that cannot be read."""
     folder = path.parent
     if (folder / LEDGER).exists():
-        return "put back a copy, or write it again with the command that made it and --resume"
-    return f"put back a copy, or remove {folder} and run it again"
+        return "restore a copy, or write it again with the command that made it and --resume"
+    return f"restore a copy, or remove {folder} and run it again"
 
 
 def _read_summary(path: Path) -> dict[str, Any]:

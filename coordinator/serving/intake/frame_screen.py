@@ -50,9 +50,9 @@ class FrameScreen:
         self._report_s = 0.0
 
     def passes(self, topic: str, payload: bytes, now_s: float, *, chunk: bool) -> bool:
-        """Whether a message may go on; if not, it is counted, unless it is a copy that honest devices may cause.
+        """Whether a message may pass; if not, it is counted, unless it is a copy that honest devices may cause.
 
-        An empty message is not counted either: with it, `lab revoke` lets the broker forget a retained one.
+        An empty message is not counted either: `lab revoke` sends one to delete a retained message.
         """
         word = self._fault(topic, payload, now_s, chunk=chunk)
         if not word:
@@ -114,9 +114,9 @@ class FrameScreen:
 _COPY = "copy"
 """An upload that has just come; it is dropped, and not reported."""
 _CLEARED = "cleared"
-"""An empty message, at which the broker forgets a retained one."""
+"""An empty message, which deletes a retained one on the broker."""
 _REASONS = {
     "topic": "a topic that this federation does not have",
-    "rate": "it sends more than its share, or one upload over and over",
+    "rate": "it sends more than its share, or repeats one upload",
     "stranger": "a long frame of a sender that has not joined",
 }

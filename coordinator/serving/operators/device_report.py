@@ -135,7 +135,7 @@ class DeviceReport:
         """Return the word for a device's activity, and why it is not training."""
         state, record = self._context.rounds, self._record
         if device in self._context.revoked:
-            return "revoked", "nothing of it counts; edge-sdk lab claim makes a claim with which it enrols again"
+            return "revoked", "its messages do not count; edge-sdk lab claim makes a claim with which it enrols again"
         if device in self._orders.paused:
             return "paused", f"an operator paused it; edge-sdk resume {device} invites it again"
         if device in state.members:
@@ -148,7 +148,7 @@ class DeviceReport:
             note = record.refused_devices[device]
             return "refused", f"{note['message']}; {note['remedy']}"
         if device not in self._registry.numbers:
-            return "expected", "it is on the roster, and has sent nothing"
+            return "expected", "it is on the roster, but has sent nothing"
         if device not in self._registry.hellos:
             return "fetching", "it fetches the public set"
         return "absent", "it has not joined since the coordinator was started"
@@ -172,7 +172,7 @@ class DeviceReport:
         if state.phase is RoundPhase.COLLECTING and device in state.invited and device not in state.folded:
             return "training", ""
         if device in state.folded:
-            return "waiting", "its upload is here; others are awaited"
+            return "waiting", "its upload is here; the round waits for others"
         if state.wanted is not None and state.place.exchange == 0:
             return "waiting", f"it was not drawn for round {number}"
         return "waiting", "it takes part from the next exchange on"

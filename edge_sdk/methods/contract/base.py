@@ -1,4 +1,4 @@
-"""A method: one class in three parts, what it says of itself, what runs on a device, what runs on the coordinator."""
+"""A method: one class in three parts, its description, the part on a device, the part on the coordinator."""
 
 from __future__ import annotations
 

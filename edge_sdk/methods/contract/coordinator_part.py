@@ -1,6 +1,6 @@
 """The part of a method that runs on the coordinator: a reduction.
 
-Uploads are added up, in any order and any split, and give the next state.
+Uploads are summed, in any order and any split, and give the next state.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Nets(Protocol):
         """Return the number of public samples."""
 
     def check(self, layouts: Iterable[bytes]) -> None:
-        """Raise UsageError unless there is a model of each layout."""
+        """Raise UsageError if a layout has no model."""
 
     def logits(self, weights: Weights) -> Floats:
         """Return the logits of the model with these weights for all public samples: (n, k)."""
@@ -77,7 +77,7 @@ class CoordinatorPart(Description[P]):
     robust: frozenset[str] = frozenset()
     """The knowledge that the section [robust] may combine differently from the paper: `rows`, `logits`."""
     reduction: type = Bag
-    """The aggregate class in which uploads are added up (an Aggregate)."""
+    """The aggregate class that sums uploads (an Aggregate)."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -188,7 +188,7 @@ class CoordinatorPart(Description[P]):
     def instruments(
         self, spec: FederationSpec, before: Any, after: Any, at: ExchangeId, uploads: Any
     ) -> Mapping[str, float]:
-        """Return what the coordinator's part did in an exchange, by name; before, after: the states around `reduce`.
+        """Return the instruments of the coordinator's part, by name; before, after: the states around `reduce`.
 
         The device's part reports its values by the request `Report`.
         """

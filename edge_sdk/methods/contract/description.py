@@ -1,4 +1,4 @@
-"""What a method says of itself: its name, what travels, what it needs of a device, and its parameters."""
+"""A method's description: its name, what travels, what it needs of a device, and its parameters."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ class Description(Generic[P]):
     same_layout: bool = True
     """Whether all models must have one layout, if weights are shared; otherwise each layout is averaged separately."""
     without_weights: str = ""
-    """The setting under which the method shares no weights, so that nets may differ, or empty if there is none."""
+    """The setting under which the method shares no weights, so that nets may differ, or empty without such a
+    setting."""
     runs_nets: bool = False
     """Whether the coordinator runs models of the devices' architectures (`nets`)."""
     lock_step: bool = False
@@ -178,9 +179,9 @@ class Description(Generic[P]):
         return None
 
     def objection(self, hello: Hello) -> str:
-        """Return why a device may not take part, and after "; " what to do, or "".
+        """Return why a device may not take part, and after "; " the remedy, or "".
 
-        In a method that `releases` it is why the guarantee would not hold for the device, without what to do.
+        In a method that `releases` it is why the guarantee would not hold for the device, without a remedy.
         """
         return ""
 

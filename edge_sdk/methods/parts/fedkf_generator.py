@@ -1,6 +1,6 @@
 """FedKF's generator, as every runtime has it: its sizes, its first weights, its noise, and how its samples look.
 
-The weights and the noise are drawn in numpy, so that devices with torch and without it make up the same samples.
+The weights and the noise are drawn in numpy, so that devices with torch and without it generate the same samples.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def first_weights(plan: Plan, seed: int) -> dict[str, Floats]:
 
 
 def noise_draws(seed: int) -> np.random.Generator:
-    """Return where the noise of a fit comes from; seed: of its batches."""
+    """Return the random generator of a fit's noise; seed: of its batches."""
     return np.random.default_rng([seed, 1])  # other numbers than those of a new generator
 
 

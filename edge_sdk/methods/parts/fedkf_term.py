@@ -13,7 +13,7 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.objectives import On, Seen, Shapes, Term, log_softmax, needed, softmax
 
-LOGITS = "a term on samples that are made up needs the logits of two models for them"
+LOGITS = "a term on generated samples needs the logits of two models for them"
 LEAST_SHARE = 1e-12
 """A lower limit for class shares before the logarithm: 0 log 0 is then 0, and has a slope."""
 

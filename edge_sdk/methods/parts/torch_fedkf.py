@@ -3,8 +3,8 @@
     c5   generator   one step of Adam on L_IE + lambda_1 L_CE + lambda_2 L_A, through the teacher; FedKF eq. 1 to 4
     c6   model       its loss has gamma KL(teacher(x_G) || f(x_G)), x_G made of the same noise and held constant; eq. 5
 
-The teacher has the model's own layers: it is asked with its weights in their place, and no second net is held.
-Both answer as in inference, so samples that are made up touch no running statistics.
+The teacher uses the model's own layers with its weights in place of theirs, which saves a second net in memory.  Both
+run as in inference, so generated samples change no running statistics.
 """
 
 from __future__ import annotations
