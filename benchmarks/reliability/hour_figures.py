@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -152,16 +153,16 @@ def page(told: Mapping[str, Any]) -> str:
     lines = [
         "# An hour of a service",
         "",
-        f"Written by `python -m benchmarks.reliability.hour --minutes {told['minutes']:g}`, nothing by hand: ten",
+        f"Written by `python -m benchmarks.reliability.hour --minutes {told['minutes']:g}`, but what went wrong: ten",
         "devices, each a process of an app whose samples arrive one by one, over the mosquitto of a secure lab, with",
         f'TLS; a coordinator with `rounds = "forever"`, `every = "{told["every_s"]:g}s"`, `min_new_samples = 20`,',
         f"`quorum = 6`, a budget of bytes, and a `window` that was shut from {told['shut']} on. The program stands in",
         "for systemd, and starts what died again.",
         "",
         f"{told['rounds']} rounds were closed, {told['again']} of them again after the restore; {told['skipped']}",
-        f"attempts were skipped. Devices made {told['made']} uploads: {told['counted']} counted, {told['late']} were",
-        f"late, {told['begun_again']} were for a round that then began again (new generations, the restore), and",
-        f"{told['lost']} were lost.",
+        f"attempts were skipped. Devices made {told['made']} uploads: {told['counted']} counted,",
+        f"{told['begun_again']} were for a round that then began again (new generations, the restore), and",
+        f"{told['lost']} were lost; {told['late']} frames were answered as late.",
         f"Seconds from round to round: median {statistics.median(gaps):.0f}, the longest {gaps[-1]:.0f}."
         if gaps
         else "",
@@ -173,6 +174,9 @@ def page(told: Mapping[str, Any]) -> str:
         "",
         *_table(["step", "took, s", "next round, s", "the device's, s"], _step_rows(told["steps"])),
         "",
+        "## What went wrong",
+        "",
+        FOUND,
         "## What the coordinator said",
         "",
         "```text",
@@ -199,6 +203,16 @@ def page(told: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+FOUND = """\
+Found in a try of six minutes and in this hour, whose processes still had these faults:
+
+- An operator's order to stop the run came together with a Hello: the coordinator announced the end of the run,
+  and eight of ten devices waited for a minute. It announces a stop now (`tests/serving/test_operators.py`).
+- After the upgrade, a spent budget was said to be spent "before the first round of the day": the older build had
+  not noted how many rounds the day had. Nothing is said of such a day now (`tests/federation/test_endless_rounds.py`).
+- Before the first start of the coordinator, devices spoke of access rules. In a lab they say now whom they wait for.
+"""
+"""Written by hand."""
 _STATES = ("connecting", "joining", "idle", "training", "paused", "reporting", "waiting", "off", "not running")
 
 
@@ -231,8 +245,12 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _short(lines: Iterable[str]) -> list[str]:
-    """Return each line once, with how often it came."""
-    return [f"{_cut(line)}{f'  ({count} times)' if count > 1 else ''}" for line, count in Counter(lines).items()]
+    """Return a line of each kind, with how often it came."""
+    found: dict[str, list[str]] = {}
+    for line in lines:
+        kind = next((words for words in (" is skipped", " declined: ") if words in line), re.sub(r"\d+", "", line))
+        found.setdefault(kind, []).append(line)
+    return [f"{_cut(each[0])}{f'  ({len(each)} times)' if len(each) > 1 else ''}" for each in found.values()]
 
 
 def _cut(line: str) -> str:
