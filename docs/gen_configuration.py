@@ -9,7 +9,8 @@ sys.path.append(str(Path(__file__).parent))
 
 from field_tables import ranges_table  # beside this script
 
-from coordinator.config import FederationTable, PublicTable
+from coordinator.config import PublicTable
+from coordinator.federation_table import FederationTable
 from coordinator.results.writers.alerts import AlertsTable
 from coordinator.serving.intake.canary import GuardTable
 from edge_sdk.protocol.messages import TrainSpec

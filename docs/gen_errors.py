@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parent))
 from source_texts import ROOT, calls, modules, template, texts_of  # beside this script
 
 from edge_sdk import errors
-from edge_sim.projects.method_catalogue import describe_methods
+from edge_sim.projects.methods_command import describe_methods
 
 PAGE = ROOT / "docs" / "reference" / "errors.md"
 WARNING = re.compile(r"W(\d+): ")

@@ -9,7 +9,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from field_tables import fields_table  # beside this script
 
-from coordinator.config import FederationTable
+from coordinator.federation_table import FederationTable
 from edge_sdk.boards import profiles
 from edge_sdk.boards.profiles import Board, Link, load_board, load_link
 from edge_sdk.tools.boards_command import System, systems

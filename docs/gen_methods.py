@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edge_sim.projects.method_catalogue import EXAMPLE, describe_methods
+from edge_sim.projects.methods_command import EXAMPLE, describe_methods
 
 PAGE = Path(__file__).parent / "reference" / "methods.md"
 

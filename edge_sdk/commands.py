@@ -338,5 +338,5 @@ ROLLOUT = Subcommand(
     example="edge-sdk rollout model.onnx --to 10% --broker mqtt://lab:1883 --federation cameras\n"
     "  edge-sdk rollout --back --broker mqtt://lab:1883 --federation cameras",
     arguments=_rollout_arguments,
-    function="edge_sdk.tools.operator.rollout:command",
+    function="edge_sdk.tools.operator.desk:command",
 )

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from coordinator.record import instruments
+from coordinator.record.round_result import idle_terms, newest
 from coordinator.record.units import human_bytes, printable
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.contract.base import Method
@@ -254,12 +254,12 @@ EARLY_ROUNDS = 5
 
 def without_effect(method: Method[Any], spec: FederationSpec, record_instruments: Mapping[int, Any]) -> tuple[str, ...]:
     """Warning W19: the loss terms and other parts of a method that did nothing when they were measured last."""
-    found = instruments.newest(record_instruments)
+    found = newest(record_instruments)
     terms = (
         "the term {2} on {1} samples is {share:.1%} of the gradient, which has no effect; change its weight".format(
             *name.split(".", 2), share=found[name]
         )
-        for name in instruments.idle_terms(found)
+        for name in idle_terms(found)
     )
     return tuple(f"W19: {what}" for what in (*terms, *method.without_effect(spec, found)))
 

@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coordinator.record.control_group import ControlGroup
-from coordinator.record.instruments import ByName
-from coordinator.record.open_exchange import Waiting
 from coordinator.record.periods import Periods
-from coordinator.record.round_result import CURVES, PREFIXES, Missed, RoundResult
+from coordinator.record.round_result import CURVES, PREFIXES, ByName, Missed, RoundResult, Waiting
 from edge_sdk.errors import REFUSAL_WORDS
 from edge_sdk.methods.contract.requests import MeasuredModel
 from edge_sdk.protocol.exchange_id import ExchangeId

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coordinator.record.instruments import COORDINATOR
+from coordinator.record.round_result import COORDINATOR
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.intake.canary import Canary

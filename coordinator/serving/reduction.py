@@ -19,7 +19,7 @@ from edge_sdk.protocol.knowledge import Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec, Upload
 from edge_sdk.protocol.transforms import Chain
 from edge_sdk.reductions import Contribution
-from edge_sdk.reductions.ageing import aged
+from edge_sdk.reductions.influence import aged
 
 
 @dataclass(frozen=True, slots=True, eq=False)

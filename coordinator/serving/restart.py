@@ -1,4 +1,4 @@
-"""The state of a coordinator when it starts: new, or restored from its ledger.
+"""The start of a coordinator: no other one may run, and its state is new, or restored from its ledger.
 
 The open round is recomputed from the checkpoint at its start and the durable uploads.  A run without end that resumes
 with other settings begins a new generation.
@@ -6,7 +6,9 @@ with other settings begins a new generation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -22,11 +24,13 @@ from coordinator.serving.intake.canary import Canary
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.reduction import EarlierVersions, Reduction, StoredUpload
 from edge_sdk.errors import EmptyRound, RemoteProtocolError, StoreError, UsageError
+from edge_sdk.protocol import topics
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.frames import storage
-from edge_sdk.protocol.messages import FOREVER, FederationSpec
+from edge_sdk.protocol.frames import codec, storage
+from edge_sdk.protocol.messages import FOREVER, ControlAnswer, CoordinatorStatus, FederationSpec, Inquiry
 from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.reductions.influence import RobustTable
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
 
 CARRIES = ("method", "params", "contract", "classes", "feature_dim", "public", "class_names")
 """The settings that determine the meaning of the method's state; if one of them changes, the state starts new."""
@@ -188,3 +192,59 @@ def _of_another_configuration(spec: FederationSpec) -> UsageError:
         f"the ledger belongs to another configuration of {spec.federation}: "
         "give --out another folder, or the configuration that it was begun with"
     )
+
+
+LINK_S = 10.0
+"""Maximum wait for a link: a broker that is silent or refuses these topics must not block a coordinator."""
+SETTLE_S = 0.3
+"""Seconds within which a broker delivers the retained status of a coordinator."""
+ANSWER_S = 3.0
+"""Maximum wait for the answer of a coordinator that has announced that it serves."""
+POLL_S, ASK_S = 0.1, 1.0
+"""Maximum wait for one event, and the seconds after which the question is repeated."""
+
+
+def another_serves(
+    transport: Transport, federation: str, operator: str, clock: Callable[[], float] = time.monotonic
+) -> bool:
+    """Whether a coordinator of this federation has announced that it serves and answers a question.
+
+    transport: not connected yet; closed in the end.  operator: an id for the answer, used only here.
+    Returns False at once without a broker.  A killed coordinator cannot answer, even if its status is still on the
+    broker, so it can be restarted.
+    """
+    question = Inquiry(federation=federation, about="devices", operator=operator, request=secrets.token_bytes(16))
+    transport.connect(topics.operator_subscriptions(federation, operator))
+    linked = ready = False
+    end_s, ask_s = clock() + LINK_S, clock()
+    try:
+        while clock() < end_s:
+            if linked and ready and clock() >= ask_s:
+                transport.send(topics.control(federation), codec.encode(question))
+                ask_s = clock() + ASK_S
+            event = transport.poll(POLL_S)
+            if isinstance(event, Disconnected):
+                return False
+            if isinstance(event, Connected):
+                linked, end_s = True, clock() + (ANSWER_S if ready else SETTLE_S)
+            message = _message(event, federation) if isinstance(event, Incoming) else None
+            if isinstance(message, ControlAnswer) and message.request == question.request:
+                return True
+            if isinstance(message, CoordinatorStatus):
+                if message.state != "ready":
+                    return False
+                if not ready:
+                    ready, end_s = True, clock() + (ANSWER_S if linked else LINK_S)
+        return False
+    finally:
+        transport.close()
+
+
+def _message(incoming: Incoming, federation: str) -> object:
+    """Return the message of a frame, or None if it is illegal or of another federation."""
+    incoming.acknowledge()
+    try:
+        message = codec.decode(incoming.frame).message
+    except RemoteProtocolError:
+        return None
+    return message if message.federation == federation else None

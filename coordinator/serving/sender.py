@@ -34,7 +34,7 @@ from edge_sdk.protocol.messages import (
 )
 from edge_sdk.protocol.model_offers import ModelOffer
 from edge_sdk.transport.base import Transport, Will
-from edge_sdk.transport.chunks.packets import CHUNK_BYTES
+from edge_sdk.transport.chunks import CHUNK_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 `run` is the loop of a deployment; a simulator drives the same object through `handle`, `flush` and `tick`.
 
-checks.py checks frames and uploads; membership.py handles devices that join and leave; operator_desk.py answers
+frame_intake.py checks frames and uploads; membership.py handles devices that join and leave; operator_desk.py answers
 operators; rounds/machine.py has the rules of a round, and rounds/queue.py orders its commands; command_handler.py
 carries them out; aggregation.py adds up the uploads; sender.py sends messages; restart.py computes the state at a
 start.
@@ -42,24 +42,20 @@ from coordinator.serving import restart
 from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.devices import admission
 from coordinator.serving.devices.device_registry import DeviceRegistry
-from coordinator.serving.intake import checks
+from coordinator.serving.intake import frame_intake
 from coordinator.serving.intake.canary import Canary
-from coordinator.serving.intake.checks import UploadChecks
-from coordinator.serving.intake.frame_intake import Intake, booked_to
-from coordinator.serving.intake.frame_screen import FrameScreen
+from coordinator.serving.intake.frame_intake import FrameScreen, Intake, UploadChecks, booked_to
 from coordinator.serving.intake.shares import DeviceShares
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.membership import MembershipHandler
-from coordinator.serving.operators.device_report import DeviceReport
+from coordinator.serving.operators.device_report import DeviceReport, ServerView
 from coordinator.serving.operators.operator_desk import OperatorDesk
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.operators.rollout import RolloutDesk
-from coordinator.serving.operators.run_view import ServerView
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.reduction import Reduction
 from coordinator.serving.round_pacing import AT_ONCE, RoundPacing, Timetable
-from coordinator.serving.run_context import RunContext
-from coordinator.serving.run_warnings import RunWarnings
+from coordinator.serving.run_context import RunContext, RunWarnings
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError, TransportError
 from edge_sdk.methods.contract.base import Method
@@ -79,8 +75,7 @@ from edge_sdk.protocol.messages import (
     Upload,
 )
 from edge_sdk.reductions import Combining
-from edge_sdk.reductions.ageing import UNITS
-from edge_sdk.reductions.influence import PAPER, RobustTable
+from edge_sdk.reductions.influence import PAPER, UNITS, RobustTable
 from edge_sdk.terminal import LineBudget
 from edge_sdk.transport.base import (
     Connected,
@@ -143,7 +138,7 @@ class Server:
         self._public_server = public_server
         """Serves the public set to devices that lack it, or None if they must bring it."""
         self._clock = clock
-        self._limits = checks.limits(spec, method)
+        self._limits = frame_intake.limits(spec, method)
         carried = security.carried(self._limits) if security else self._limits
         self.transport.accept_up_to(carried.frame_bytes)
         chain = transforms.chain(spec)

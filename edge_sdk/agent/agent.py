@@ -20,12 +20,13 @@ from edge_sdk.agent.arguments import (
     check_places,
     check_sensors,
     enrolled,
+    hold_alone,
+    let_go,
     lone_parts,
     reached_by,
     transport_to,
 )
 from edge_sdk.agent.callbacks import AppOwner
-from edge_sdk.agent.held_alone import hold_alone, let_go
 from edge_sdk.agent.loop import AgentLoop
 from edge_sdk.agent.state_folder import StatePlaces
 from edge_sdk.arrays import Floats

@@ -11,9 +11,8 @@ from contextlib import ExitStack
 
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.standing import AgentStanding
-from edge_sdk.policy.conditions import Objection
 from edge_sdk.policy.gate import PAUSED, PauseReport
-from edge_sdk.policy.policy import Policy
+from edge_sdk.policy.policy import Objection, Policy
 from edge_sdk.policy.priority import limit_threads, lower_priority
 from edge_sdk.serving.deployment import Deployment
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from edge_sdk.at_rest.quarantine import opened_or_anew
+from edge_sdk.at_rest.files import opened_or_anew
 from edge_sdk.device.recovery import check_owner
 from edge_sdk.device.store import CONTENTS, MemoryStore, SqliteStore, Store
 from edge_sdk.device.training.budget import NAME as LEDGER_NAME

@@ -15,7 +15,7 @@ from edge_sdk.lazy import loaded_when_used
 if TYPE_CHECKING:
     from edge_sdk.methods.contract.averaging import Averaging
     from edge_sdk.methods.contract.base import Caching, Exchange, Method, OnDevice, Slot, Stage, Up
-    from edge_sdk.methods.contract.params import Range, Start, Weighting
+    from edge_sdk.methods.contract.description import Range, Start, Weighting
     from edge_sdk.protocol.exchange_id import ExchangeId
 
 __all__ = [
@@ -42,9 +42,9 @@ _HOMES = {
     "Slot": "edge_sdk.methods.contract.base",
     "Stage": "edge_sdk.methods.contract.base",
     "Up": "edge_sdk.methods.contract.base",
-    "Range": "edge_sdk.methods.contract.params",
-    "Start": "edge_sdk.methods.contract.params",
-    "Weighting": "edge_sdk.methods.contract.params",
+    "Range": "edge_sdk.methods.contract.description",
+    "Start": "edge_sdk.methods.contract.description",
+    "Weighting": "edge_sdk.methods.contract.description",
     "ExchangeId": "edge_sdk.protocol.exchange_id",
 }
 if not TYPE_CHECKING:  # a type checker would accept any name

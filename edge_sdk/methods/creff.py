@@ -22,8 +22,8 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging, write_weights
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, as_sent, torch_part
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.contract.last_layer import every_class, random_rows
-from edge_sdk.methods.contract.params import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import HeadGradients, ReadHead, WriteHead
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Count, Matrix, wire

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.description import Range
 from edge_sdk.methods.contract.requests import Evaluate, Released, ReleaseSums, WriteHead
 from edge_sdk.privacy.release import FROZEN, SHARES, Assumptions, Guarantee, head_of, means_of, merged, promised
 from edge_sdk.protocol.exchange_id import ExchangeId

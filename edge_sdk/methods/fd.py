@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, as_sent
-from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.description import Range
 from edge_sdk.methods.contract.requests import ClassMeans
 from edge_sdk.objectives import ClassTarget, CrossEntropy, Objective
 from edge_sdk.protocol.exchange_id import ExchangeId

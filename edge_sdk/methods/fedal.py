@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.contract.base import Down, OnDevice, Slot, check_batch, torch_part
-from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.description import Range
 from edge_sdk.methods.contract.transfer import DeviceState, Transfer, targets
 from edge_sdk.objectives import NORM_FLOOR, LogitGradient, Term, softmax
 from edge_sdk.objectives.optim import Schedule

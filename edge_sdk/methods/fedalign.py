@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from edge_sdk.methods.contract.averaging import DISCLOSES, Averaging
 from edge_sdk.methods.contract.base import OnDevice, Stage
-from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.parts.fedalign_term import Alignment
 from edge_sdk.objectives import CrossEntropy
 

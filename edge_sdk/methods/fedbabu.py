@@ -20,8 +20,8 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.averaging import BODY_DOWN, BODY_UP, DISCLOSES_BODY, Averaging
 from edge_sdk.methods.contract.base import Exchange, OnDevice, Stage
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.contract.last_layer import random_rows
-from edge_sdk.methods.contract.params import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import Evaluate, Fit, ReadHead, WriteHead
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.messages import FederationSpec

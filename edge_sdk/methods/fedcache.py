@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.description import Range
 from edge_sdk.methods.contract.requests import EncodeSamples, OwnLogits
 from edge_sdk.objectives import CrossEntropy, Distill, Objective
 from edge_sdk.protocol.exchange_id import ExchangeId

@@ -23,8 +23,8 @@ import numpy as np
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, torch_part
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.contract.last_layer import every_class
-from edge_sdk.methods.contract.params import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import ReadHead, WriteHead
 from edge_sdk.objectives import CrossEntropy, HeadLabels, Objective
 from edge_sdk.protocol.exchange_id import ExchangeId

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging, over_slots, write_weights
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage
-from edge_sdk.methods.contract.params import Range, SlotAge, Start, Weighting
+from edge_sdk.methods.contract.description import Range, SlotAge, Start, Weighting
 from edge_sdk.methods.contract.requests import Logits
 from edge_sdk.objectives import CrossEntropy, Distill
 from edge_sdk.protocol.exchange_id import ExchangeId

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import BoundedShare, HyperMeans, Report
 from edge_sdk.methods.parts.fedhkd_noise import gaussian, mean_of_sums, promise, published_promise, with_published_noise
 from edge_sdk.objectives import (
@@ -38,7 +38,7 @@ from edge_sdk.objectives import (
     PrototypeDistance,
     PrototypePull,
 )
-from edge_sdk.privacy.accountant import epsilon
+from edge_sdk.privacy.noise import epsilon
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Count, Packed, wire
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights

@@ -26,9 +26,9 @@ import numpy as np
 
 from edge_sdk.arrays import Doubles, Ints
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.contract.description import Range
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.last_layer import every_class
-from edge_sdk.methods.contract.params import Range
 from edge_sdk.methods.contract.requests import Fit, GuidanceGradients, Private, Report
 from edge_sdk.objectives import ClassLogitMatch, CrossEntropy, Optim, PrototypePull, Term
 from edge_sdk.protocol.exchange_id import ExchangeId

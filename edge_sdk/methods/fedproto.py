@@ -26,7 +26,7 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, as_sent, check_batch
-from edge_sdk.methods.contract.params import Range, Weighting
+from edge_sdk.methods.contract.description import Range, Weighting
 from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, Features, Fit, Public
 from edge_sdk.objectives import CrossEntropy, FeatureMatch, Objective, PrototypePull
 from edge_sdk.protocol.exchange_id import ExchangeId

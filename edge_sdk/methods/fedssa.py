@@ -27,8 +27,8 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.base import Caching, Down, Exchange, Method, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.contract.description import Range, SlotAge
 from edge_sdk.methods.contract.last_layer import every_class, random_rows
-from edge_sdk.methods.contract.params import Range, SlotAge
 from edge_sdk.methods.contract.requests import ReadHead, Report, WriteHead
 from edge_sdk.objectives import NORM_FLOOR
 from edge_sdk.protocol.exchange_id import ExchangeId

@@ -22,8 +22,8 @@ import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, as_sent, torch_part
+from edge_sdk.methods.contract.description import Range
 from edge_sdk.methods.contract.last_layer import every_class, items_of, random_rows
-from edge_sdk.methods.contract.params import Range
 from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, WriteHead
 from edge_sdk.methods.fedproto import pulled
 from edge_sdk.privacy.release import head_of

@@ -20,7 +20,7 @@ import numpy as np
 
 from edge_sdk.methods.contract.averaging import Averaging
 from edge_sdk.methods.contract.base import OnDevice, Stage
-from edge_sdk.methods.contract.params import ProxyFamily, Range, Start, Weighting
+from edge_sdk.methods.contract.description import ProxyFamily, Range, Start, Weighting
 from edge_sdk.methods.contract.requests import FitBoth
 from edge_sdk.objectives import Coupling, CrossEntropy, Distill, Objective, Seen
 

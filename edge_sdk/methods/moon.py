@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.averaging import DISCLOSES, Averaging
 from edge_sdk.methods.contract.base import OnDevice, Stage
-from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import Features
 from edge_sdk.objectives import CrossEntropy, ModelContrast
 

@@ -23,7 +23,7 @@ from edge_sdk.arrays import Floats
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.contract.averaging import DOWN, UP, Averaging, AveragingState
 from edge_sdk.methods.contract.base import Exchange, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.contract.params import Range, Start
+from edge_sdk.methods.contract.description import Range, Start
 from edge_sdk.methods.contract.requests import MeanLoss
 from edge_sdk.objectives import optim_of
 from edge_sdk.protocol.exchange_id import ExchangeId

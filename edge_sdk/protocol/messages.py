@@ -409,7 +409,7 @@ class CoordinatorStatus:
     greet: bool = field(default=False, metadata=LATER)
     """Whether the device that receives this on its own topic should send a Hello, because it is unknown."""
     succession: Annotated[bytes, Blob(0, MAX_SUCCESSION_BYTES)] = field(default=b"", metadata=LATER)
-    """How the coordinator's signing keys followed each other (edge_sdk/identity/succession.py)."""
+    """How the coordinator's signing keys followed each other (edge_sdk/identity/signatures.py)."""
 
 
 @wire("public-request")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_sdk.at_rest.quarantine import opened_or_anew
+from edge_sdk.at_rest.files import opened_or_anew
 from edge_sdk.class_names import checked_names
 from edge_sdk.data import LocalData, Samples, is_whole
 from edge_sdk.durable import is_emptied
@@ -26,9 +26,8 @@ from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, check_layout
 from edge_sdk.sample_kind import arguments, as_held, declared_kind
 from edge_sdk.samples.age import SampleAges
-from edge_sdk.samples.form import Form, checked_sample, class_id, sample_id
 from edge_sdk.samples.reservoir import Reservoir, checked_split, part_of
-from edge_sdk.samples.rows import HeldSample, Label, RowFile, room_of_sample
+from edge_sdk.samples.rows import Form, HeldSample, Label, RowFile, checked_sample, class_id, room_of_sample, sample_id
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from edge_sdk.device.training.learner import WorkSlices
 from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.models.base import Served, serving_copy
-from edge_sdk.policy.conditions import Objection
+from edge_sdk.policy.policy import Objection
 from edge_sdk.reductions.sign_test import LEAST_SAMPLES, Right, is_worse
 from edge_sdk.serving.drift import DriftWatch
 from edge_sdk.serving.guard import compared_on, held_out_of, missing_classes, right_on

@@ -14,8 +14,7 @@ from pathlib import Path
 from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
 from coordinator.results.comparison.compare_files import write_comparison
 from coordinator.results.report import text_files
-from coordinator.results.report.finished_run import holds_finished_run
-from coordinator.results.report.run_files import read_run
+from coordinator.results.report.run_files import holds_finished_run, read_run
 from edge_sdk.at_rest.files import make_folder
 from edge_sdk.boards.profiles import load_board
 from edge_sdk.errors import EdgeError, UsageError, meant

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeAlias
 
-from edge_sdk.device.link.hello import hello
+from edge_sdk.device.joining import hello
 from edge_sdk.device.link.uplink import Uplink
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.recovery import last_welcome

@@ -26,7 +26,7 @@ from edge_sdk.methods.contract.requests import Evaluate, MeasuredModel
 from edge_sdk.protocol import transforms
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sim.engines.same_models import KnownLogits
+from edge_sim.engines.base import KnownLogits
 
 
 class Wanted(NamedTuple):

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, overload
 
-from coordinator.config import FederationTable, Settings, chosen_method, load_toml, read_section, read_settings
-from coordinator.pace_settings import read_pace
+from coordinator.config import Settings, chosen_method, load_toml, read_section, read_settings
+from coordinator.federation_table import FederationTable, read_pace
 from edge_sdk.boards.profiles import SUFFIX, load_board, load_link
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.frames.schema import Count, Integer, Items, Real, Text
@@ -20,7 +20,7 @@ from edge_sdk.reductions.influence import PAPER
 from edge_sdk.sample_kind import KINDS, MOST_VOCABULARY, SampleKind, declared_kind
 from edge_sdk.samples.texts import TEXT_LENGTH
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.config import model_rules, run_keys
+from edge_sim.config import device_conditions, run_keys
 from edge_sim.config.device_conditions import DAY_S, IDEAL_CONDITIONS, DeviceConditions, read_window
 from edge_sim.config.scenario import ScenarioTable
 
@@ -185,7 +185,7 @@ class FleetRow(DeviceConditions):
     """Number of devices in this row; of the only row the default is `federation.devices`."""
     model: Annotated[str, Text(1000)] = "mlp"
     """A family (see edge_sim.models), MODULE:FACTORY, or a rule that picks one for each device: board, board:LIST,
-    random:LIST or cycle:LIST (edge_sim/config/model_rules.py)."""
+    random:LIST or cycle:LIST (edge_sim/config/device_conditions.py)."""
     board: Annotated[str, Text(4096)] = "rpi4"
     """Name of a board profile, or the path of a .toml file with one; relative to the TOML file."""
     link: Annotated[str, Text(4096)] | None = None
@@ -467,7 +467,7 @@ def _check_row(row: FleetRow, where: str, seed: int) -> None:
         raise UsageError(f"{where}.size: expected [height, width], found {list(row.size)}")
     _check_name(load_board, row.board, f"{where}.board")
     profile = load_board(row.board)
-    _check_name(lambda rule: model_rules.model_of(rule, profile, 0, seed), row.model, f"{where}.model")
+    _check_name(lambda rule: device_conditions.model_of(rule, profile, 0, seed), row.model, f"{where}.model")
     if row.link is not None:
         _check_name(load_link, row.link, f"{where}.link")
     if row.charge_w and not (profile.battery_wh if row.battery_wh is None else row.battery_wh):

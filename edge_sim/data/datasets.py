@@ -20,7 +20,7 @@ from edge_sdk.sample_kind import BY_LAST_AXIS, RAGGED, SERIES, SampleKind, steps
 from edge_sdk.samples.csv_files import CsvColumns
 from edge_sim.config.settings import Config, DataTable, Normalise
 from edge_sim.data.draw import draw_equally, draw_evenly
-from edge_sim.data.sources import csv_tables, digits, hub, leaf, npz
+from edge_sim.data.sources import digits, hub, leaf, npz
 from edge_sim.data.sources import folder as files
 from edge_sim.data.sources.base import SourceData
 
@@ -221,7 +221,7 @@ def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
             ignored=table.ignored_columns,
         )
         path, held_out = folder / (table.path or ""), (table.test_fraction, seed)
-        return csv_tables.read_csv_tables(path, of_csv, kind, table.length, hold_out=held_out)
+        return files.read_csv_tables(path, of_csv, kind, table.length, hold_out=held_out)
     if table.source == "folder":
         size = (table.image_size[0], table.image_size[1]) if table.image_size else None
         form = files.FileOptions(size, table.rate, table.length)

@@ -14,9 +14,8 @@ from edge_sdk.boards.profiles import Board, Link
 from edge_sdk.device.training.meter import Meter
 from edge_sdk.device.training.workbench import joint_capabilities, joint_terms
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.contract.registry import method_of
+from edge_sdk.methods.contract.registry import method_of, requests_of
 from edge_sdk.methods.contract.requests import ReadSplice
-from edge_sdk.methods.contract.vocabulary import requests_of
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.spliced import splice_fault
 from edge_sdk.protocol.encodings import DEFAULT_ENCODING

@@ -17,10 +17,9 @@ from coordinator.results.page.live import PageObserver
 from coordinator.results.page.serving import page_feed
 from coordinator.results.page.values import finished_state
 from coordinator.results.plots.plots import draw_run
-from coordinator.results.report.finished_run import tell_finished
 from coordinator.results.report.progress import EventLog
 from coordinator.results.report.progress_file import About, ProgressFile
-from coordinator.results.report.run_files import write_run
+from coordinator.results.report.run_files import tell_finished, write_run
 from coordinator.results.report.run_table import MOST_ROWS, run_table
 from coordinator.results.report.summary import summary, summary_text
 from coordinator.results.report.tables import show_table

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from coordinator.config import chosen_method, to_toml
 from coordinator.results.comparison.compare_files import COMPARISON, SWEEP
 from coordinator.results.report import text_files
-from coordinator.results.report.finished_run import holds_finished_run
+from coordinator.results.report.run_files import holds_finished_run
 from edge_sdk.at_rest.files import make_folder
 from edge_sdk.at_rest.foreign import UNREADABLE
 from edge_sdk.durable import as_store_error, file_lock

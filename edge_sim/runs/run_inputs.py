@@ -28,7 +28,7 @@ from edge_sdk.methods.contract.brought_code import OURS
 from edge_sdk.methods.contract.registry import METHODS, load_method
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.messages import TrainSpec
-from edge_sim.config.model_rules import named_functions
+from edge_sim.config.device_conditions import named_functions
 from edge_sim.config.scenario import ScenarioTable
 from edge_sim.config.settings import Config, RunTable
 from edge_sim.data.datasets import Dataset

@@ -19,13 +19,11 @@ from coordinator.record.observer import RunEnded, RunObserver
 from coordinator.results.figures.insight import Insight
 from coordinator.results.figures.outcome import final_prototypes
 from coordinator.results.figures.result import Result
-from coordinator.results.report.finished_run import holds_finished_run
-from coordinator.results.report.run_files import read_run, write_run
+from coordinator.results.report.run_files import holds_finished_run, read_run, write_run
 from coordinator.serving.server import Server
 from coordinator.trace import recording_server
 from coordinator.trace.log import TraceWriter, trace_writer
-from edge_sdk.at_rest.files import make_folder
-from edge_sdk.at_rest.quarantine import opened_or_anew
+from edge_sdk.at_rest.files import make_folder, opened_or_anew
 from edge_sdk.device.store import Store
 from edge_sdk.errors import RunFailed, UsageError, is_out_of_memory
 from edge_sdk.methods.contract import brought_code
@@ -41,11 +39,10 @@ from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes, rare_col
 from edge_sim.fleet import feasible
 from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
 from edge_sim.runs import run_folder
-from edge_sim.runs.model_insight import model_insight
 from edge_sim.runs.run_inputs import changed_inputs, check_same_inputs, remark, run_inputs, unused_settings
-from edge_sim.runs.simulation_result import NOTHING, simulation_result
-from edge_sim.shards.shard_rules import why_together
+from edge_sim.runs.simulation_result import NOTHING, model_insight, simulation_result
 from edge_sim.shards.sharded_fleet import ShardedFleet, divided_run
+from edge_sim.shards.shards import why_together
 
 log = logging.getLogger(__name__)
 

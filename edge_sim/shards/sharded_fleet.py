@@ -24,9 +24,8 @@ from edge_sdk.errors import RunFailed
 from edge_sdk.models.base import Model
 from edge_sdk.protocol import topics
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.clock.checkpoint import Checkpoints, how_to_go_on
+from edge_sim.clock.checkpoint import Checkpoints, held_back, how_to_go_on
 from edge_sim.clock.clock import VirtualClock
-from edge_sim.clock.interrupts import held_back
 from edge_sim.clock.resumption import resumption_point
 from edge_sim.clock.scenario_faults import SwitchableDevice, schedule_faults
 from edge_sim.clock.silence import AwaitedExchange, SilenceCauses

@@ -22,7 +22,7 @@ from edge_sdk.protocol.frames.schema import Text
 from edge_sdk.protocol.toml_table import to_table
 from edge_sim.config import settings
 from edge_sim.config.settings import AugmentTable, DataTable, PartitionTable
-from edge_sim.data import partition_file
+from edge_sim.data import partition
 from edge_sim.fleet import fleet
 
 if sys.version_info >= (3, 11):
@@ -123,7 +123,7 @@ def test_the_partition_file_is_as_shown(pictures: Path, tmp_path: Path) -> None:
     assert list(written) == list(example)
     assert {key: type(value) for key, value in written.items()} == {key: type(value) for key, value in example.items()}
     assert set(written["devices"]) == set(example["devices"])
-    assert example["version"] == partition_file.VERSION
+    assert example["version"] == partition.VERSION
 
 
 def test_metrics_are_named_as_the_device_names_them() -> None:

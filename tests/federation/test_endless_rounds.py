@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.pace_settings import LEAST_ROUND_BYTES
+from coordinator.federation_table import LEAST_ROUND_BYTES
 from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord

@@ -21,8 +21,7 @@ from edge_sdk.identity import key_files
 from edge_sdk.identity.crypto_keys import new_signing_key
 from edge_sdk.identity.folder import ABOUT, CERTIFICATE, SIGNING, TLS_KEY, Identity, open_identity
 from edge_sdk.identity.registry import read_registry
-from edge_sdk.identity.signatures import FrameSigner, Role
-from edge_sdk.identity.succession import with_successor
+from edge_sdk.identity.signatures import FrameSigner, Role, with_successor
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import CONTROL_LIMITS
 from edge_sdk.protocol.messages import CoordinatorStatus

@@ -60,7 +60,7 @@ class DeviceResult:
     bytes_down: int = 0
     rounds_done: int = 0
     waited_s: float = 0.0
-    """Seconds for which exchanges stayed open because of this device (coordinator/record/open_exchange.py)."""
+    """Seconds for which exchanges stayed open because of this device (coordinator/record/round_result.py)."""
     busy_s: float = 0.0
     """Seconds of computing: in a simulation by its board, over a broker as it measured them; 0 if unmeasured."""
     energy_j: float = 0.0

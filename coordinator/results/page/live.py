@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from coordinator.record.observer import BoardFigures, RunObserver, RunView
-from coordinator.record.open_exchange import OpenExchange
-from coordinator.record.round_result import RoundResult
+from coordinator.record.round_result import OpenExchange, RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.figures.result import spread
 from coordinator.results.figures.uplift import uplift

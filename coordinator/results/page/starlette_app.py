@@ -20,8 +20,7 @@ from coordinator.address import ListenAddress
 from coordinator.results.page.feed import EVERY_S, Feed
 from coordinator.results.page.guard import TOKEN_VARIABLE, WINDOW_S, Guard, PageVerdict
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.entry_guard import EntryGuard, legible
-from edge_sdk.protocol.foreign_json import foreign_json
+from edge_sdk.protocol.entry_guard import EntryGuard, foreign_json, legible
 from edge_sdk.protocol.topics import is_id
 
 STATIC = Path(__file__).parent / "static"

@@ -19,6 +19,7 @@ import io
 import json
 import os
 import statistics
+import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -45,7 +46,7 @@ from coordinator.results.figures.round_figures import (
 from coordinator.results.figures.run_figures import fields_read
 from coordinator.results.report import text_files
 from coordinator.results.report.summary import SUMMARY_VERSION, summary, summary_text
-from coordinator.results.report.text_files import as_text, csv_text
+from coordinator.results.report.text_files import as_text, csv_text, read_text
 from edge_sdk.at_rest.foreign import LARGEST, LARGEST_INTEGER, check_fields, open_foreign
 from edge_sdk.errors import StoreError, UsageError
 
@@ -420,3 +421,15 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "reasons": _counted_reasons,
 }
 """How a cell of rounds.csv is read, by what it holds."""
+
+
+def holds_finished_run(folder: Path) -> bool:
+    """Whether a folder holds the results of a run that was completed.  Raises UsageError where they do not read."""
+    return (folder / "summary.json").exists() and read_run(folder).completed
+
+
+def tell_finished(folder: Path, *, as_json: bool) -> None:
+    """Say in one line that the run in a folder is finished.  as_json: also print its summary."""
+    sys.stderr.write(f"{folder}: the run is finished, there is nothing to go on with\n")
+    if as_json:
+        sys.stdout.write(read_text(folder / "summary.json"))

@@ -1,8 +1,12 @@
-"""Describes each device of a running federation to operators."""
+"""Describes the devices of a running federation, to operators and to observers of the run."""
 
 from __future__ import annotations
 
-from coordinator.record.open_exchange import OpenExchange
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from coordinator.record.round_result import OpenExchange
+from coordinator.record.run_record import RunRecord
 from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPhase, RoundState
 from coordinator.serving.run_context import RunContext
@@ -176,3 +180,26 @@ class DeviceReport:
         if state.wanted is not None and state.place.exchange == 0:
             return "waiting", f"it was not drawn for round {number}"
         return "waiting", "it takes part from the next exchange on"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """Answers from the server's own parts, as a RunView."""
+
+    record: RunRecord
+    now_s: Callable[[], float]
+    report: DeviceReport
+    operate: Callable[[str, str | None], tuple[bool, str]]
+
+    def devices(self) -> list[str]:
+        """Return the ids of all devices that are known, sorted."""
+        return self.report.devices()
+
+    def entries(self, devices: Iterable[str]) -> list[DeviceEntry]:
+        """Describe these devices."""
+        now_s = self.now_s()
+        return [self.report.entry(name, now_s) for name in devices]
+
+    def exchange(self) -> OpenExchange:
+        """Return the exchange that is open."""
+        return self.report.exchange()

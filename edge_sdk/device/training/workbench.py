@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import LocalData, Raw, augment_draws
-from edge_sdk.device.training.bare_classes import BareClasses, only_samples
 from edge_sdk.device.training.budget import BudgetLedger
 from edge_sdk.device.training.meter import Meter
+from edge_sdk.device.training.private_release import BareClasses, only_samples
 from edge_sdk.errors import EdgeError, ModelError, StoreError, UsageError
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.requests import Private, Request, Source, handler_of

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import StoreError
-from edge_sdk.methods.parts.fedkf_generator import (
+from edge_sdk.methods.parts.fedkf_term import (
     LEAKY,
     NORM_FLOORS,
     NORMS,
     WIDTHS,
+    DataFree,
     Plan,
     drawn_noise,
     extra_flops_of,
@@ -31,7 +32,6 @@ from edge_sdk.methods.parts.fedkf_generator import (
     noise_draws,
     warn_of_size,
 )
-from edge_sdk.methods.parts.fedkf_term import DataFree
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_forms import FormHost, OwnForm
 from edge_sdk.models.onnx_file.graph import IR_VERSION, OPSET, Graph, port, rows_port, tensor_port

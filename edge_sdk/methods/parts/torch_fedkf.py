@@ -21,10 +21,12 @@ from torch.func import functional_call
 
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import StoreError
-from edge_sdk.methods.parts.fedkf_generator import (
+from edge_sdk.methods.parts.fedkf_term import (
     LEAKY,
+    LEAST_SHARE,
     NORM_FLOORS,
     WIDTHS,
+    DataFree,
     Plan,
     drawn_noise,
     extra_flops_of,
@@ -34,7 +36,6 @@ from edge_sdk.methods.parts.fedkf_generator import (
     noise_draws,
     warn_of_size,
 )
-from edge_sdk.methods.parts.fedkf_term import LEAST_SHARE, DataFree
 from edge_sdk.models.base import Batches
 from edge_sdk.models.torch_nets.torch_anatomy import Tapped, count_cost
 from edge_sdk.models.torch_nets.torch_arrays import array_of, to_tensor

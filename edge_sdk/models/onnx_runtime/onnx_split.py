@@ -13,7 +13,7 @@ from edge_sdk.arrays import Floats
 from edge_sdk.errors import ModelError
 from edge_sdk.models.checks import LEAST_PROBABILITY, sum_to_one
 from edge_sdk.models.onnx_file.ending import CLASSIFIER, Ending, OutputLayer, chosen_endings, class_labels, ending_of
-from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, read_graph
+from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, own_constants, read_graph, with_values
 from edge_sdk.models.onnx_file.head import (
     HeadPlace,
     HeadWeights,
@@ -25,7 +25,6 @@ from edge_sdk.models.onnx_file.head import (
     with_rows,
 )
 from edge_sdk.models.onnx_file.inputs import Adapter, Layout
-from edge_sdk.models.onnx_file.own_constants import own_constants, with_values
 from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession, digest_of
 
 How = Literal["layer", "outputs", "new"]

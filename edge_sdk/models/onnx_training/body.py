@@ -20,9 +20,15 @@ from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.graph import Graph, read_graph, tensor_port
 from edge_sdk.models.onnx_file.head import HeadWeights
 from edge_sdk.models.onnx_file.inputs import Inputs
-from edge_sdk.models.onnx_training.directional import DIRECTION, directional_graph
 from edge_sdk.models.onnx_training.engine import GraphEngine, GraphPasses, GraphStep, flops_of, tensors_of, to_its_end
-from edge_sdk.models.onnx_training.gradient import TrainingGraph, learnable, moving, training_graph
+from edge_sdk.models.onnx_training.gradient import (
+    DIRECTION,
+    TrainingGraph,
+    directional_graph,
+    learnable,
+    moving,
+    training_graph,
+)
 from edge_sdk.models.onnx_training.recurrent import LEFT_WHOLE
 from edge_sdk.models.onnx_training.rewrites import trainable
 from edge_sdk.models.onnx_training.rules import NotDifferentiable

@@ -15,11 +15,10 @@ from edge_sdk.models.checks import check_whole_number
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.ending import OutputLayer, chosen_endings
-from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, port, read_graph, samples_graph
+from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, own_constants, port, read_graph, samples_graph, with_values
 from edge_sdk.models.onnx_file.head import HeadWeights, constants_of_layer, weights_of_layer, with_new_head, with_rows
 from edge_sdk.models.onnx_file.inputs import Inputs, Layout, ports_of
 from edge_sdk.models.onnx_file.node import Node, node
-from edge_sdk.models.onnx_file.own_constants import own_constants, with_values
 from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
 from edge_sdk.models.onnx_training import numpy_layers
 from edge_sdk.models.onnx_training.body import GraphBody, arranged

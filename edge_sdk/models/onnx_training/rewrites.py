@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 
 from edge_sdk.models.onnx_file.graph import Graph
 from edge_sdk.models.onnx_file.node import Node, node
-from edge_sdk.models.onnx_training.conv_rules import selection
+from edge_sdk.models.onnx_training.conv_rules import KernelWindow, selection
 from edge_sdk.models.onnx_training.emitter import Shape
-from edge_sdk.models.onnx_training.form import GraphForm
-from edge_sdk.models.onnx_training.recurrent import RecurrentAsSteps
-from edge_sdk.models.onnx_training.window import KernelWindow
+from edge_sdk.models.onnx_training.recurrent import GraphForm, RecurrentAsSteps
 
 _MOST_PAIRS = 1 << 19
 """The inputs times outputs of all channels up to which a convolution by channel is computed as a product."""

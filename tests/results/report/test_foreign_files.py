@@ -21,7 +21,7 @@ import synthetic
 
 from coordinator.results.document.command import Found
 from coordinator.results.figures.insight import Insight
-from coordinator.results.page.command import folder_state
+from coordinator.results.page.serving import folder_state
 from coordinator.results.report.run_files import write_run
 from coordinator.trace.log import MAGIC, NAME, Trace, TraceWriter
 from edge_sdk import cli
