@@ -212,7 +212,7 @@ Found in a try of six minutes and in this hour, whose processes still had these 
 - Before the first start of the coordinator, devices spoke of access rules. In a lab they say now whom they wait for.
 
 What was no fault: the window was shut for three minutes from `drain --undo` on, which makes the longest waits; while
-the budget was spent, only the round that was open already closed; and the app, twice a second on a busy machine, brings few
+the budget was spent, only the round that was open already closed; and the app on a busy machine brings few
 samples, so that `min_new_samples` skips rounds.
 """
 """Written by hand."""
