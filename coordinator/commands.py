@@ -169,7 +169,7 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
     backup.add_argument("file", type=Path, metavar="FILE.tar")
     backup.set_defaults(action="backup")
     restore = actions.add_parser(
-        "restore", help="make a run directory from that file; devices join again by themselves"
+        "restore", help="make a run directory from that file; devices join again automatically"
     )
     restore.add_argument("file", type=Path, metavar="FILE.tar")
     restore.add_argument("folder", type=Path, metavar="RUN_DIR")

@@ -418,7 +418,7 @@ def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[
     """The ledger of a run directory; with `quarantine` a damaged one is set aside for a new one.
 
     tell: is called with a line about that.  Raises UsageError if it would overwrite a run, if another coordinator
-    serves it, or if there is none to resume; Damaged if its digests do not match.
+    serves it, or if no run can be resumed; Damaged if its digests do not match.
     """
     path = folder / LEDGER
     log = path.with_name(f"{path.name}-wal")

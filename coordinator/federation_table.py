@@ -53,8 +53,8 @@ class FederationTable:
     joules_per_day: Annotated[float, Real(ABOVE_0, 1e15)] | None = None
     """The same for the joules that devices report; default: no limit."""
     min_new_samples: Annotated[int, Integer(0, 10**9)] = 0
-    """A device takes part in a round only if so many samples came to its `SampleStore` since its last training;
-    0: it always does."""
+    """A device takes part in a round only if its `SampleStore` got this many samples since its last training; 0 for no
+    minimum."""
     devices: Annotated[int, Integer(1, 10**6)]
     """The number of devices that the run is planned for."""
     quorum: Annotated[int, Integer(1, 10**6)] | None = None
@@ -65,13 +65,13 @@ class FederationTable:
     over_selection: bool = False
     """Whether to invite more devices than `participants`, by the measured rate of answers; the first answers count."""
     buffer: Annotated[int, Integer(1, 10**6)] | None = None
-    """Aggregate as soon as so many devices have answered, whatever version they began with; a device that answers gets
-    the newest version at once.  Then `rounds` counts versions.  Default: none, but rounds that all devices share."""
+    """Aggregate as soon as this many devices have answered, from any versions; a device that answers gets the newest
+    version at once.  Then `rounds` counts versions.  Default: none, but rounds that all devices share."""
     busy: Annotated[int, Integer(1, 10**6)] | None = None
     """With `buffer`: how many devices compute at any time; default: all."""
     max_staleness: Annotated[int, Integer(0, 1000)] | None = None
-    """With `buffer`: the most versions that may have come since the one with which a device began; what it sends after
-    more is late.  Default: 20."""
+    """With `buffer`: the maximum number of versions since the one with which a device began; an older upload is late.
+    Default: 20."""
     classes: Annotated[int, Integer(2, 65535)] | None = None
     """The number of classes; needed if neither a data set nor `class_names` gives it."""
     class_names: ClassNames = ()
@@ -216,7 +216,7 @@ def rounds_of(plain: object) -> object:
 
 
 def words_of(pace: RoundPace) -> str:
-    """Describe a pace in a line, or return an empty text if there is none."""
+    """Describe a pace in a line, or return an empty text without one."""
     found = [f"at least {human_seconds(pace.every_s)} apart"] if pace.every_s else []
     found += [f"within {pace.hours} ({pace.zone})"] if pace.hours is not None else []
     found += [f"until {pace.bytes_per_day} bytes a day ({pace.zone}) are spent"] if pace.bytes_per_day else []
@@ -267,14 +267,14 @@ def check_buffered_method(method: Method[Any], table: FederationTable, robust: R
 
 
 def check_control(table: FederationTable, where: str) -> None:
-    """Raise UsageError for a control group of no device, or of so many that fewer than two are left to federate."""
+    """Raise UsageError for an empty control group, or one that leaves fewer than two devices to federate."""
     if not table.control:
         return
     count = round(table.control * table.devices)
     if count < 1:
         least = 1 / table.devices
         raise UsageError(
-            f"{where}.control: {table.control:g} of {table.devices} devices is no device; give at least {least:.2g}"
+            f"{where}.control: {table.control:g} of {table.devices} devices is less than one; give at least {least:.2g}"
         )
     if table.devices - count < 2:
         raise UsageError(
@@ -288,7 +288,7 @@ def unfit_for_control(method: Method[Any]) -> str:
     if not method.every_exchange or all(not row.up for row in method.exchanges):
         return f"under {method.name} all devices train alone, so there is nothing to compare"
     if ReadSplice in requests_of(type(method)):
-        return f"{method.name} trains a device's two models as one, and a device alone trains the own model by itself"
+        return f"{method.name} trains a device's two models as one, and a device alone would train only its own model"
     if method.releases:
         return f"{method.name} covers by its privacy budget what all devices upload, and not the figures of some alone"
     return ""

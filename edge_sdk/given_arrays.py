@@ -131,11 +131,11 @@ def _coloured(picture: NDArray[Any]) -> NDArray[Any]:
 def channels_last(
     x: NDArray[Any], layout: PictureLayout | None, where: str, *, ambiguous: PictureLayout = CHANNELS_LAST
 ) -> tuple[NDArray[Any], str]:
-    """Return samples with their channels last, a view, and a line that says what was taken; empty: as it was declared.
+    """Return samples with their channels last, a view, and a line about the layout, or empty for a declared one.
 
-    x: (n, h, w, c), (n, c, h, w), or samples without channels, (n, d) or (n, h, w), which stay.  layout: the given one;
-    None: the one that the sizes tell, else `ambiguous`.  One channel first, (n, 1, h, w), becomes (n, h, w).  Raises
-    UsageError for a layout that there is not.
+    x: (n, h, w, c), (n, c, h, w), or samples without channels, (n, d) or (n, h, w), which stay. layout: the declared
+    one, or None to infer it from the sizes, with `ambiguous` as default.  One channel first, (n, 1, h, w), becomes (n,
+    h, w).  Raises UsageError for an unknown layout.
     """
     check_layout(layout, where)
     if x.ndim != 4:
@@ -157,7 +157,7 @@ def check_layout(layout: object, where: str) -> None:
 
 
 def layout_told(shape: tuple[int, ...]) -> PictureLayout | None:
-    """Return the layout that the sizes of one picture tell: (c, h, w) or (h, w, c), or None if they allow for both.
+    """Infer the layout of one picture from its sizes: (c, h, w) or (h, w, c), or None if they allow both.
 
     Channels are 1 or 3, else 2 or 4, and pictures often square.  Where the two signs contradict, none is believed.
     """
@@ -177,7 +177,7 @@ def layout_told(shape: tuple[int, ...]) -> PictureLayout | None:
 def _taken_line(shape: tuple[int, ...], taken: PictureLayout, where: str, *, sure: bool) -> str:
     c, h, w = shape if taken == "NCHW" else (shape[2], shape[0], shape[1])
     order = "first" if taken == "NCHW" else "last"
-    also = "to say so" if sure else f'if that is right, or "{"NHWC" if taken == "NCHW" else "NCHW"}"'
+    also = "to declare it" if sure else f'if that is right, or "{"NHWC" if taken == "NCHW" else "NCHW"}"'
     return (
         f"{where}: samples of shape {tuple(shape)} are taken as pictures with channels {order}: "
         f'{c} channel{"s" * (c != 1)} of {h} x {w}; write layout = "{taken}" {also}'
@@ -185,7 +185,7 @@ def _taken_line(shape: tuple[int, ...], taken: PictureLayout, where: str, *, sur
 
 
 def public_taken(public: int, private: int) -> str:
-    """Say that so many samples are the public set, beside those that devices hold."""
+    """Describe the number of samples in the public set, beside those that devices hold."""
     return f"{public} of the {public + private} training samples are the public set (data.public)"
 
 
@@ -217,7 +217,7 @@ def raw_values(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def check_numbers(x: NDArray[Any], where: str) -> None:
-    """Raise UsageError for samples that are no real numbers, with what to write."""
+    """Raise UsageError, with the remedy, for samples that are not real numbers."""
     if x.dtype.kind in "biuf":
         return
     name = _name(where)

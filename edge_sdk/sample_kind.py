@@ -185,7 +185,7 @@ def net_shape(kind: SampleKind | None, shape: tuple[int, int, int]) -> tuple[int
 
 
 def steps_there(x: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which steps are no padding: series (n, t, d) or ids (n, t) -> (n, t)."""
+    """Return which steps are not padding: series (n, t, d) or ids (n, t) -> (n, t)."""
     filled = x != 0 if x.ndim == 2 else (x != 0).any(axis=2)
     found: NDArray[np.bool_] = np.logical_or.accumulate(filled[:, ::-1], axis=1)[:, ::-1]
     return found

@@ -151,9 +151,9 @@ def renew_lab(lab: Path, hosts: Sequence[str] = ()) -> None:
 
 
 def rotate_signing_key(lab: Path) -> None:
-    """Give the coordinator a new signing key, which the one before introduces to devices.
+    """Give the coordinator a new signing key, which the old one introduces to devices.
 
-    Raises UsageError while a coordinator runs: it would go on signing with the key before.
+    Raises UsageError while a coordinator runs, because it would still sign with the old key.
     """
     check_lab(lab)
     finish_renewal(lab)

@@ -69,7 +69,7 @@ class ControlGroup:
     alone_before: frozenset[str] = frozenset()
     """Those of the period before: where versions are aggregated from buffers, uploads of it may come in this one."""
     period: int = -1
-    """The number of this period, from 0; -1: no group was drawn yet."""
+    """The number of this period, from 0, or -1 before a group is drawn."""
     since: int = 0
     """The round in which this period began, from 0."""
     turns: Counter[str] = field(default_factory=Counter)

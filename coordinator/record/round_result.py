@@ -109,7 +109,7 @@ class InstrumentPoint(NamedTuple):
     round: int
     instrument: str
     sources: int
-    """The number of devices; 0: the coordinator measured it."""
+    """The number of devices, or 0 if the coordinator measured it."""
     mean: float
     low: float
     high: float

@@ -123,7 +123,7 @@ class RunRecord:
     updates: Counter[str] = field(default_factory=Counter)
     refused_frames: dict[str, Counter[str]] = field(default_factory=dict)
     refused_by_devices: dict[str, Counter[str]] = field(default_factory=dict)
-    """Frames that devices refused, as their uploads tell: device -> word -> count."""
+    """Frames that devices refused, as their uploads report: device -> word -> count."""
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
     sums: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """The sums of `add`: name of a figure -> device -> amount."""
@@ -134,7 +134,8 @@ class RunRecord:
     refused_uploads: dict[str, tuple[ExchangeId, str]] = field(default_factory=dict)
     """The newest upload of each device that was refused for what it held: its place, and why.  Not saved."""
     declining: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """The devices that decline now -> word and text of the reason.  Not saved: after a restart their statuses tell."""
+    """The devices that decline now -> word and text of the reason.  Not saved: after a restart their statuses report
+    it."""
     declined: dict[str, Counter[str]] = field(default_factory=dict)
     """By device: the exchanges that closed without it because it declined, by the word of the reason."""
     joules_source: dict[str, str] = field(default_factory=dict)
@@ -369,7 +370,7 @@ class RunRecord:
     ) -> None:
         """Count an exchange that closed without these devices.
 
-        at: the exchange, or None to list nobody.  away: those whose link was lost, or that missed an earlier
+        at: the exchange, or None to list no devices.  away: those whose link was lost, or that missed an earlier
         deadline.  withheld: those that sent no knowledge because their training diverged or failed.  paused: those that
         an operator paused, which are among `declined`.
         """
@@ -654,7 +655,7 @@ _RESTORED_LATER: Mapping[str, Callable[[Any], Any]] = {
 
 
 _FIELDS = frozenset((*_RESTORED, *_RESTORED_LATER, *CURVES, "instruments", "rounds", "control", "control_later"))
-"""The keys of a saved record that are no sums."""
+"""The keys of a saved record that are not sums."""
 
 
 def _older_history(plain: Mapping[str, Any]) -> dict[int, dict[str, Any]]:

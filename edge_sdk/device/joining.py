@@ -148,7 +148,7 @@ log = logging.getLogger(__name__)
 
 IDENTITY = "identity"
 """The reason of a refusal because another device has the same id."""
-OWN_IDENTITY = "give each device an identity of its own (identity=, --id), and a state folder that is no copy"
+OWN_IDENTITY = "give each device its own identity (identity=, --id), and never a copied state folder"
 DOUBT_S = 5.0
 """How long a device that takes part waits for a Welcome after it asks again."""
 

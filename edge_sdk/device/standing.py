@@ -126,7 +126,9 @@ class AgentStanding:
         if not self._stays or not passing:
             self._note("off", why)
             if passing:
-                self._news(f"{why}; this agent is off: start() joins the next run, and stay=True or --stay by itself")
+                self._news(
+                    f"{why}; this agent is off: start() joins the next run, and stay=True or --stay automatically"
+                )
             return False
         wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, MOST_S)
         self._again_s = self._wall() + wait_s

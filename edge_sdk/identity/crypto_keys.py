@@ -289,7 +289,7 @@ class LabAuthority:
         return self.issue(name, _key_in(tls_key).public_key(), hosts)
 
     def issue_for_request(self, name: str, request: bytes) -> bytes:
-        """Return a certificate for a signing request, whatever name is in that.
+        """Return a certificate for a signing request, and ignore the name in it.
 
         Raises ValueError if the request is damaged, or not signed with its own key.
         """

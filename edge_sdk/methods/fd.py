@@ -101,7 +101,7 @@ class FD(Method[Params]):
 
 
 def loss(params: Params, targets: ClassRows | None) -> Objective:
-    """Return the loss with targets; plain cross-entropy if there are none."""
+    """Return the loss with targets; plain cross-entropy without targets."""
     if targets is None or params.gamma == 0:
         return (CrossEntropy(),)
     rows = targets.rows.astype(np.float32)

@@ -112,7 +112,7 @@ class Params:
         if self.noise_features and self.noise == "published":
             raise ValueError(f"noise_features: expected 0 where noise is published, found {self.noise_features}")
         if self.epsilon and self.noise == "published":
-            why = "mean predictions and counts leave without noise, so there is none"
+            why = "mean predictions and counts leave without noise, so no epsilon exists"
             raise ValueError(f"epsilon: expected 0 where noise is published ({why}), found {self.epsilon:g}")
         if self.epsilon and not self.noise_features:
             raise ValueError(f"epsilon: expected 0 without noise, found {self.epsilon:g}")

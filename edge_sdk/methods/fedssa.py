@@ -194,7 +194,7 @@ class FedSSA(Method[Params]):
         return {"header": rows_of_classes(state.header, classes) if classes else None}
 
     def shown(self, state: State, at: ExchangeId) -> Up:
-        """Return the header of all classes, whichever rows a device gets."""
+        """Return the header of all classes, also of those that a device does not get."""
         return {} if state.header is None else {"header": state.header}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:

@@ -100,14 +100,14 @@ _HALVINGS = 100
 
 
 def delta(epsilon: float, mu: float) -> float:
-    """Return the least delta at an epsilon of at least 0; mu must be above 0."""
+    """Return the minimum delta at an epsilon of at least 0; mu must be above 0."""
     near, far = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     # e^epsilon Phi(-far) = e^(-near^2 / 2) times Phi(-far) e^(far^2 / 2); neither factor overflows
     return 0.5 * math.erfc(near / math.sqrt(2)) - math.exp(-near * near / 2) * _scaled_tail(far)
 
 
 def epsilon(most: float, mu: float) -> float:
-    """Return the least epsilon at a delta of at most `most`, in (0, 1)."""
+    """Return the minimum epsilon at a delta of at most `most`, in (0, 1)."""
     low, high = 0.0, 1.0
     while delta(high, mu) > most:
         low, high = high, 2 * high

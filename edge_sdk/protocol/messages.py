@@ -490,7 +490,7 @@ class Control:
     share: Annotated[float, Real(0.0, 1.0)] = field(default=0.0, metadata=LATER)
     """For `rollout`: the share of the devices that are offered the file."""
     board: Line = field(default="", metadata=LATER)
-    """For `rollout`: only devices with this board; empty: all."""
+    """For `rollout`: only devices with this board, or empty for all."""
     asks_cost: bool = field(default=False, metadata=LATER)
     """For `rollout`: only asks what it would cost; nothing begins."""
 

@@ -37,7 +37,7 @@ Bound = Annotated[float, Real(1e-3, 1e6)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobustTable:
-    """The section [robust]: how much one device can move, whatever it sends."""
+    """The section [robust]: limits on the influence of one device."""
 
     count_factor: Annotated[float, Real(0.0, 1e9)] = 7.0
     """The maximum credible number of a device's samples, as a multiple of the median over the devices that have joined
@@ -186,7 +186,7 @@ def lighter(payload: Payload, tau: int) -> Payload:
         counts: Any = payload.counts.astype(np.int64) * units  # in memory only, because i4 is too narrow
         return replace(payload, counts=counts)
     if isinstance(payload, PublicLogits):
-        return replace(payload, contributors=units)  # of one device, whatever it says
+        return replace(payload, contributors=units)  # of one device, for any upload
     return payload
 
 

@@ -122,7 +122,7 @@ def unpack_packet(payload: bytes) -> Chunk | ChunkRequest:
         raise RemoteProtocolError("checksum", "checksum does not match: the chunk was damaged on its way")
     layout = ChunkLayout(name, total_bytes, chunk_bytes)
     if chunk_bytes < MIN_CHUNK_BYTES or total_bytes <= chunk_bytes:
-        raise RemoteProtocolError("chunk", f"{total_bytes} bytes in chunks of {chunk_bytes} are no chunk set")
+        raise RemoteProtocolError("chunk", f"{total_bytes} bytes in chunks of {chunk_bytes} are not a chunk set")
     body = memoryview(payload)[HEADER_BYTES:]
     return _chunk(layout, number, body) if kind == _CHUNK else _request(layout, number, body)
 

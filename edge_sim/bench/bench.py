@@ -34,7 +34,7 @@ LOCAL = "local"
 
 @dataclass(frozen=True)
 class Bench:
-    """A benchmark's folder: what it runs, and what is known of it."""
+    """A benchmark's folder: its runs, and their results."""
 
     out: Path
     scale_name: str

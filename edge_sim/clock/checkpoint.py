@@ -87,7 +87,7 @@ class Checkpoints:
     def load(self) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
         """Read the ledger, the devices' stores and the state of the last checkpoint.
 
-        Raises UsageError if there is none, Damaged if a file of it was changed.
+        Raises UsageError without one, Damaged if one of its files was changed.
         """
         folder = self.folder
         if not (folder / "ledger.db").exists():
@@ -102,7 +102,7 @@ def how_to_go_on(checkpoints: Checkpoints | None) -> str:
     """Return advice after a failed run."""
     if checkpoints is not None and checkpoints.folder.exists():
         return "continue from the last checkpoint with --resume"
-    return "start again: there is no checkpoint yet"
+    return "start again: no checkpoint exists yet"
 
 
 def _loaded(folder: Path) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:

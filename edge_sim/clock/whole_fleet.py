@@ -103,7 +103,7 @@ class WholeFleet(RunObserver):
                 self._unchanged.add(name)
 
     def _asked(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
-        """Measure the devices of which something is wanted; the others have no figures."""
+        """Measure the devices whose figures are wanted; the others have none."""
         asked = [each for each in wanted if each.personal or each.shared]
         found = iter(self._measured(rounds, state, asked) if asked else ())
         return [next(found) if each.personal or each.shared else {} for each in wanted]

@@ -34,7 +34,7 @@ CPU = "cpu"
 """The default torch device."""
 AUTO = "auto"
 MEASURED_ALL, MEASURED = 1000, 200
-"""Up to so many devices are all measured; of more, so many are: the mean of 200 accuracies that differ by 10 points
+"""Up to this many devices are all measured; of more, this many are: the mean of 200 accuracies that differ by 10 points
 from device to device is known to 1.4 points."""
 Auto = Annotated[str, Text(4, AUTO)]
 IN_STUDIES: Mapping[str, Any] = {"count_factor": 0.0, "hold_out_rounds": 0}
@@ -63,7 +63,7 @@ class AugmentTable:
     """Random changes of private training pictures (edge_sdk.Augment)."""
 
     crop_pixels: Annotated[int, Integer(0, 64)] = 0
-    """Padding with black on each side, of which a window of the old size is cut out."""
+    """Black padding on each side; a window of the old size is then cut out."""
     flip: bool = False
     """Whether half of the pictures are mirrored left to right."""
 
@@ -93,7 +93,7 @@ class DataTable:
     user_column: Annotated[str, Text(200)] | None = None
     """The column that names who recorded a sample, for partition.kind = "user" (csv, hugging-face)."""
     series_column: Annotated[str, Text(200)] | None = None
-    """The column that tells series apart, of which each row is a step (csv)."""
+    """The column that identifies a series; each row is a step (csv)."""
     text_column: Annotated[str, Text(200)] | None = None
     """The column with texts, whose words become ids of tokens (csv, hugging-face)."""
     ignored_columns: tuple[Annotated[str, Text(200)], ...] = ()
@@ -246,7 +246,7 @@ class RunTable:
     """Where torch models compute: cpu, or cuda:N for a GPU."""
 
     def measured_of(self, devices: int) -> int:
-        """Return how many of so many devices are measured."""
+        """Return how many of these devices are measured."""
         if isinstance(self.measured, int):
             return min(self.measured, devices)
         return MEASURED if self.measured == AUTO and devices > MEASURED_ALL else devices

@@ -132,7 +132,7 @@ class SharedPreprocess(Preprocess):
     """Returns the same array for the same input array, as long as that is among the last few."""
 
     def __call__(self, raw: Raw) -> Floats:
-        """Implement Preprocess; the result is shared, so nobody may change it."""
+        """Implement Preprocess; the result is shared, so callers must not change it."""
         for at, (known, by, found) in enumerate(_known):
             if known is raw and by == self:
                 del _known[at]

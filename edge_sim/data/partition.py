@@ -132,7 +132,7 @@ DIRICHLET_TRIES, DIRICHLET_DEALT = 1000, 2_000_000
 """Number of draws without enough samples on every device after which the partition is reported as impossible; fewer
 where they deal to more than so many devices in all, which takes a minute."""
 LEAST_SHARE = 1e-12
-"""Added to each class's share in a mix, so that what nobody has a share of can be dealt out, too."""
+"""Added to each class's share in a mix, so that classes without a share can be dealt out, too."""
 
 
 def _dirichlet(table: PartitionTable, y: Ints, devices: int, rng: np.random.Generator) -> list[Ints]:
@@ -188,8 +188,8 @@ def _until_enough(draw: Callable[[], Ints], table: PartitionTable, devices: int)
 def _dirichlet_equal(alpha: float, y: Ints, devices: int, rng: np.random.Generator) -> list[Ints]:
     """Draw each device's mix of classes from Dirichlet(alpha); sizes differ by one sample at most.
 
-    Devices choose in random order; where a class is used up, they go on with the others of their mix, and the last
-    ones take what is left.
+    Devices choose in random order; if a class is used up, they continue with the others of their mix, and the last ones
+    take what is left.
     """
     classes = np.unique(y)
     left = [list(rng.permutation(np.flatnonzero(y == k))) for k in classes]

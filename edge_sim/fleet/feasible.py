@@ -24,7 +24,8 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.fleet.fleet import Device, Fleet
 
 DORMANT_FROM = 500
-"""Fleets of so many devices build an agent only for devices that have work; smaller ones start fast enough."""
+"""From this many devices on, a fleet builds an agent only for devices that have work; smaller ones start fast
+enough."""
 _MIB = 2**20
 SYSTEM_BYTES = 128 * _MIB
 """Memory that Linux without a desktop uses."""

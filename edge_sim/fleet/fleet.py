@@ -66,7 +66,7 @@ class Kit:
     """The family of the proxy beside the device's own model; or empty."""
     proxy_seed: int = 0
     proxy_features: int = 0
-    """The width of the proxy's features; 0: that of its family."""
+    """The width of the proxy's features, or 0 for that of its family."""
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     """Normalisation of scaled samples for each channel, or empty."""
@@ -366,7 +366,7 @@ class _Wanted:
     proxy: str
     """The family of the proxy beside each device's own model; or empty."""
     proxy_features: int
-    """The width of its features; 0: that of its family."""
+    """The width of its features, or 0 for that of its family."""
     privacy: tuple[float, ...]
     """epsilon and delta of each device's privacy budget for one release, or empty without a guarantee."""
 

@@ -52,9 +52,9 @@ class ProjectAnswers:
     onnx: Path | None = None
     """The user's .onnx file, if there is one."""
     shape: tuple[int, ...] = ()
-    """The shape of one raw sample; empty: the one of the kind."""
+    """The shape of one raw sample, or empty for that of the kind."""
     kind: str = "table"
-    """As of `--kind`; empty: that of an .onnx file, which is not declared."""
+    """As of `--kind`, or empty for an .onnx file, whose kind is not declared."""
 
 
 def command(args: argparse.Namespace) -> int:
@@ -310,7 +310,7 @@ UNDECLARED = ProjectKind(
 
 
 def project_kinds(classes: int) -> Mapping[str, ProjectKind]:
-    """Return what can be given as `--kind`, for so many classes."""
+    """Return the values of `--kind`, for this many classes."""
     words = max(2000, 20 * (classes + 2))
     return {
         "table": replace(UNDECLARED, recorded="(d,), the columns of a row", declared='kind="vector"'),

@@ -96,7 +96,7 @@ class Placed(NamedTuple):
 
 
 def shared_memory() -> int:
-    """Return the file descriptor of new memory that a child process can map, or NOWHERE if there is none."""
+    """Return the file descriptor of new memory that a child process can map, or NOWHERE without such memory."""
     try:
         return os.memfd_create("frames", 0)
     except (AttributeError, OSError):  # not on Linux, or no memory

@@ -91,7 +91,7 @@ def axes_of(over: Mapping[str, Sequence[Any]] | Sequence[str] | str) -> tuple[Ax
 
 
 def checked_axes(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Return the axes.  Raises UsageError for a repeated axis, or if there is none."""
+    """Return the axes.  Raises UsageError for a repeated axis, or without an axis."""
     for key in {axis.key for axis in axes}:
         if sum(axis.key == key for axis in axes) > 1:
             raise UsageError(f"--over {key}: is given twice; give all values at once, as in {key}=1,2,3")

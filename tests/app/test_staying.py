@@ -89,7 +89,7 @@ def test_one_that_does_not_stay_says_that_it_is_off() -> None:
     assert not found.ended(None, asked=False)
     assert not stopping.waits
     assert news == [
-        "the run is complete; this agent is off: start() joins the next run, and stay=True or --stay by itself"
+        "the run is complete; this agent is off: start() joins the next run, and stay=True or --stay automatically"
     ]
     assert found.status(SessionState()).next == "start() joins the next run"
 

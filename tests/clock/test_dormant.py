@@ -214,7 +214,7 @@ def test_a_sample_of_devices_is_measured_and_the_run_says_so(pictures: Path) -> 
     assert 4 <= len(known) < DEVICES
     assert all(each.standalone_accuracy is None for each in result.devices)  # nobody trained alone
     assert any(each.startswith("accuracies are of 4 of 12 devices") for each in result.warnings)
-    assert not any("never told an accuracy" in each for each in result.warnings)
+    assert not any("never reported an accuracy" in each for each in result.warnings)
     table = run_table(result, most_rows=10)
     assert table.rows == ()
     assert f"own models of {len(known)} devices: " in table.notes[0]

@@ -137,7 +137,7 @@ def test_a_running_coordinator_keeps_its_key(tmp_path: Path) -> None:
     lab = labs.made(tmp_path)
     with LabSecurity(lab).serving_alone("f", one_connection=True):
         assert "its coordinator is running; stop it" in labs.edge_sdk(tmp_path, "lab", "rotate", "lab", code=2)
-    assert "devices follow by themselves" in labs.edge_sdk(tmp_path, "lab", "rotate", "lab")
+    assert "devices follow automatically" in labs.edge_sdk(tmp_path, "lab", "rotate", "lab")
 
 
 def test_a_host_that_is_none_changes_nothing(tmp_path: Path) -> None:

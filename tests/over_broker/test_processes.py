@@ -80,7 +80,7 @@ def test_processes_are_killed_and_started_again_and_the_run_is_the_one_in_memory
         deployment.start_coordinator("--trace", resume=True)
         assert deployment.finish() == summary
         assert {path: path.read_bytes() for path in deployment.out.rglob("*") if path.is_file()} == before
-        assert "the run is finished, there is nothing to go on with" in deployment.said("coordinator")
+        assert "the run is finished, there is nothing to continue" in deployment.said("coordinator")
     trace = str(deployment.out / traces.NAME)
     assert main(["replay", trace]) == 0
     assert f"{ROUNDS} rounds again" in capsys.readouterr().out

@@ -327,7 +327,7 @@ BUGS = (
         "S1",
     ),
     PlantedBug(
-        "a frame that breaks the link is tried for ever",
+        "a frame that breaks the link is tried without end",
         "edge_sdk/transport/mqtt/hidden_limits.py",
         "            return message is not None and self._disconnects >= _DISCONNECTS\n",
         "            return False\n",

@@ -67,7 +67,7 @@ def test_months_sum_up_their_days_and_are_told(tmp_path: Path) -> None:
     ProgressFile(tmp_path, about, say=str).round_done(record.rounds[-1], FOREVER, record)
     found = read_running(tmp_path)
     assert "  2026-04        30 rounds, 3 skipped, " in running_text(tmp_path, found)
-    assert progress_state(found, "here").head["text"] == "fedproto, round 100, as its progress.json tells"
+    assert progress_state(found, "here").head["text"] == "fedproto, round 100, as its progress.json shows"
     assert [each["period"] for each in progress_state(found, "here").ledger["months"]] == [*months]
 
 

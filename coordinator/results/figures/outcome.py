@@ -125,7 +125,7 @@ def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) 
 def _note(hello: Hello, method: Method[Any]) -> str:
     """The note on a device's model: its own note, and this method's terms without effect on it."""
     inert = sorted(method.terms & set(hello.inert_terms))
-    effects = [f"{', '.join(inert)} had no effect: what it would train is frozen"] if inert else []
+    effects = [f"{', '.join(inert)} had no effect: the layers that it would train are frozen"] if inert else []
     return "; ".join([*filter(None, [hello.note]), *effects])
 
 

@@ -27,7 +27,8 @@ class Uplift:
     high: float | None = None
     """The ends of the 95 % interval."""
     paired: int = 0
-    """The devices that were in both groups, if the interval is of their differences; 0: the two groups are compared."""
+    """The devices that were in both groups, if the interval is of their differences, or 0 if the two groups are
+    compared."""
     others: int = 0
     """The devices of the federation that the control group is compared with."""
     why: str = ""

@@ -57,7 +57,7 @@ def served(
     if token is not None:
         may = ", and may pause and drain it" if commands else ""
         say(
-            f"page: whoever has this address sees the run{may}; nothing is encrypted, so use it "
+            f"page: everybody with this address can see the run{may}; nothing is encrypted, so use it "
             "where you trust the network"
         )
     try:
@@ -77,7 +77,7 @@ def page_feed(text: str | None) -> Iterator[Feed | None]:
         try:
             yield feed
         except BaseException:
-            feed.end("stopped", "The run was stopped; its terminal says why and how to go on.")
+            feed.end("stopped", "The run was stopped; its terminal shows why, and how to continue.")
             raise
 
 

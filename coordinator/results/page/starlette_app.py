@@ -156,7 +156,7 @@ def static_file(request: Request) -> Response:
     """Return a file of the page; only those that it has, by their names."""
     name = request.path_params["name"]
     if name not in {path.name for path in STATIC.iterdir() if path.name != "index.html"}:
-        return PlainTextResponse("There is no such file.\n", 404)
+        return PlainTextResponse("No such file.\n", 404)
     return FileResponse(STATIC / name, media_type=mimetypes.guess_type(name)[0] or "text/plain")
 
 

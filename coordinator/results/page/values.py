@@ -131,7 +131,7 @@ def _of_round() -> tuple[RoundFigure, ...]:
 
 
 def device_row(**values: Any) -> PlainRow:
-    """Return a row of `devices`; what is not given is None."""
+    """Return a row of `devices`; missing values are None."""
     return [values.get(name) for name in device_columns()]
 
 
@@ -283,7 +283,7 @@ def _finished_device(device: DeviceResult, refused: Mapping[str, Mapping[str, st
 def progress_state(found: Mapping[str, Any], where: str) -> PageState:
     """Return the state of a run that another process carries out, from its progress.json."""
     accuracy = found.get("accuracy", {})
-    text = f"{found['method']}, round {of_rounds(found['round'], found['rounds'])}, as its progress.json tells"
+    text = f"{found['method']}, round {of_rounds(found['round'], found['rounds'])}, as its progress.json shows"
     head = {
         **{name: found[name] for name in ("federation", "method", "seed", "round", "rounds", "expected")},
         "state": "followed",
@@ -320,7 +320,7 @@ def progress_state(found: Mapping[str, Any], where: str) -> PageState:
 
 
 SETTLED = 64
-"""Rounds after which no device measures a round any more."""
+"""Rounds after which devices no longer measure a round."""
 
 
 class HistoryRows:

@@ -256,7 +256,7 @@ def _from_ledger(path: Path) -> dict[str, Any]:
             return {"version": PROGRESS_VERSION, "source": "locked"}
         raise UsageError(f"{path}: cannot be read ({error})") from None
     except sqlite3.DatabaseError as error:
-        raise UsageError(f"{path}: is no ledger, or damaged ({error})") from None
+        raise UsageError(f"{path}: is not a ledger, or is damaged ({error})") from None
     return _checkpoint_progress(path, spec, checkpoint, history, devices) | {
         "source": "ledger",
         "updated_s": path.stat().st_mtime,

@@ -59,9 +59,9 @@ INSTRUMENT_COLUMNS = ("round", "instrument", "device", "value")
 
 
 def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[str]) -> None:
-    """Write all files of a run; what was there of the same names is replaced.
+    """Write all files of a run; existing ones are replaced.
 
-    Raises UsageError where `directory` cannot be a directory, StoreError where it cannot be written.
+    Raises UsageError if `directory` cannot be a directory, StoreError if it cannot be written.
     """
     folder = Path(directory)
     files: dict[str, str | bytes] = {
@@ -430,6 +430,6 @@ def holds_finished_run(folder: Path) -> bool:
 
 def tell_finished(folder: Path, *, as_json: bool) -> None:
     """Say in one line that the run in a folder is finished.  as_json: also print its summary."""
-    sys.stderr.write(f"{folder}: the run is finished, there is nothing to go on with\n")
+    sys.stderr.write(f"{folder}: the run is finished, there is nothing to continue\n")
     if as_json:
         sys.stdout.write(read_text(folder / "summary.json"))

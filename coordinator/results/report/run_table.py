@@ -150,7 +150,7 @@ def _cause(result: Result) -> list[str]:
     change = "by the devices' own training and the federation together, on each device's held-out samples"
     if result.uplift:
         return [f"change: {change}"]
-    return [f"change: {change}; what training alone gives, only a simulation of the same data tells"]
+    return [f"change: {change}; only a simulation of the same data shows what training alone gives"]
 
 
 def _costs(result: Result) -> list[str]:

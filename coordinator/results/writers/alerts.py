@@ -75,7 +75,7 @@ def firing(figures: Mapping[str, float], table: AlertsTable) -> dict[str, str]:
     """Return the alerts that hold, each with its line."""
     found: dict[str, str] = {}
     if figures["idle_s"] > table.quiet_s:
-        found["nobody-trained"] = f"nobody trained for {table.quiet}"
+        found["nobody-trained"] = f"no device trained for {table.quiet}"
     if (high := figures.get("uplift/high")) is not None and high < 0:
         mean = 100 * figures["uplift"]
         found["uplift-below-0"] = f"the federation does harm: uplift {mean:+.1f} points, at most {100 * high:+.1f}"

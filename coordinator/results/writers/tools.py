@@ -95,7 +95,7 @@ REQUEST_S = 10.0
 class PrometheusWriter:
     """Serves the newest figures at http://HOST:PORT/metrics, as gauges with the names of the federation and the method.
 
-    Bytes and devices that did not answer are counters, which go on over rounds.
+    Bytes and devices that did not answer are counters over all rounds.
     """
 
     def __init__(self, address: ListenAddress, labels: Mapping[str, str]) -> None:

@@ -104,7 +104,7 @@ class RolloutDesk:
         now, file = self._now, control.file
         if control.operation == "rollback":
             if now is None:
-                return False, "there is no rollout to take back", ()
+                return False, "no rollout can be taken back", ()
             if now.verdict != "back":
                 self._take_back(now, "an operator takes it back")
             return True, self.lines()[0], ()

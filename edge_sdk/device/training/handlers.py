@@ -229,7 +229,7 @@ def serve_encode_samples(bench: Workbench, request: requests.EncodeSamples, _job
 
 
 def _word_counts(ids: Floats, words: int) -> Floats:
-    """Count the tokens of texts (n, t) in so many buckets (n, words): ids are names, of which none is near another."""
+    """Count the tokens of texts (n, t) in this many buckets (n, words): ids are names, without distances."""
     counts = np.zeros((len(ids), words), np.float32)
     np.add.at(counts, (np.arange(len(ids))[:, None], ids.astype(np.int64) % words), 1)
     return counts

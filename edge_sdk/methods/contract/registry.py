@@ -54,7 +54,7 @@ def load_method(name: str) -> type[Method[Any]]:
 
 @functools.cache
 def _description_fault(name: str, cls: type) -> str:
-    """Return the fault in a class's attributes, in words that follow its name, or empty if there is none."""
+    """Return the fault in a class's attributes, in words that follow its name, or empty without a fault."""
     method: type[Method[Any]] = cls
     if not isinstance(getattr(method, "name", None), str):
         return "has no name: give the class one, a str"

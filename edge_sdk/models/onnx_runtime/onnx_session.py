@@ -123,7 +123,7 @@ class OnnxSession:
         return out.reshape(batch, -1)[0]
 
     def _told(self, graph: Graph, x: Floats) -> int | None:
-        """Return the width for samples (1, c, h, w), or None if the runtime cannot tell it without a run."""
+        """Return the width for samples (1, c, h, w), or None if the runtime only knows it after a run."""
         sized = replace(graph, inputs={n: tensor_port(n, a.shape, a.dtype) for n, a in self.inputs.feed(x).items()})
         first = open_session(sized, sized.content(), optimised=False).get_outputs()[0]
         sizes = [size for size in first.shape if isinstance(size, int)]

@@ -197,7 +197,7 @@ def split_file(
             _check_finite(rows, name)
             place = HeadPlace(layer.features, ending.scores, ending.then, dtype=layer.dtype)
             return _checked(split(place, "layer", rows, single=single), rows)
-        if ending.cut:  # a classifier of other things: what it learnt up to its last layer is of use
+        if ending.cut:  # a classifier of other classes: its layers before the last one are useful
             return split(HeadPlace(layer.features, layer.features), "new")
     if features is not None:
         return split(HeadPlace(features, features), "new")
@@ -208,9 +208,9 @@ def split_file(
 
 
 def sure_ending(graph: Graph, endings: Sequence[Ending], classes: int | None, opens: Opens) -> Ending:
-    """Return the ending that is meant, after a look at what the file gives where the structure does not tell.
+    """Return the intended ending, by the file's outputs if its structure is ambiguous.
 
-    Raises ModelError where several could be meant.
+    Raises ModelError if several endings fit.
     """
     found = [each if not each.guessed or _holds(graph, each, opens) else _bare(graph, each) for each in endings]
     if len(found) > 1:

@@ -45,7 +45,8 @@ SHARE = 0.5
 _AT_ONCE = 100
 """The operators up to which both passes are one session; with more, two are as quick, and each is opened sooner."""
 _CHUNK, _CHUNK_FLOPS = 64, 400_000_000
-"""The most samples of an inference pass, and about the most operations, unless one sample takes more."""
+"""The maximum number of samples of an inference pass, and about the maximum of operations, unless one sample takes
+more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +338,7 @@ class GraphBody(FlatPart):
         return self._digest
 
     def separate(self) -> None:
-        """Take weights of its own, and no moments; what computes is shared."""
+        """Give the copy its own weights, without moments; the engine is shared."""
         super().separate()
         self._slopes, self._ready, self._steps, self._to_samples = np.zeros_like(self.values), {}, {}, {}
 

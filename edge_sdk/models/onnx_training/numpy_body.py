@@ -27,7 +27,7 @@ from edge_sdk.models.onnx_training.numpy_operators import OPERATORS
 from edge_sdk.models.trained_body import ArrangedBody, TrainedBody
 
 _NAME = "onnx"
-"""What a model from a file is called, unless its owner names it; errors then name the file."""
+"""The default name of a model from a file; errors then name the file."""
 assert numpy_layers  # its operators are registered  # noqa: S101
 
 
@@ -233,7 +233,7 @@ def file_parts(
     count = classes or (len(layer.rows) if layer else None)
     if at is None or count is None or count < 2:
         raise ModelError(
-            f"{name}: without ONNX Runtime, its last linear layer does not tell features and classes: name a tensor "
+            f"{name}: without ONNX Runtime, its last linear layer does not show features and classes: name a tensor "
             "with features= and pass classes="
         )
     body = _body(whole, at, input_shape, layout, train)

@@ -158,7 +158,7 @@ class _Unrolled:
         return self._emit("MatMul", a, b) if a else ""
 
     def _sum(self, *parts: str) -> str:
-        """Emit the sum of what there is."""
+        """Emit the sum of the given terms."""
         first, *others = filter(None, parts)
         for each in others:
             first = self._emit("Add", first, each)

@@ -60,7 +60,7 @@ class _SequencesAsParts(GraphForm):
         return [node("Split", [each.inputs[0], held], names[0], axis=self._axis(each)).giving(names)]
 
     def _parts(self, each: Node) -> int:
-        """Return into how many parts an operator splits, if all of them are read one by one; 0: it is another one."""
+        """Return the number of parts into which an operator splits, if all are read singly, or 0 for other ones."""
         if each.operator != "SplitToSequence" or len(each.inputs) < 2:
             return 0
         readers = [one for one in self.graph.nodes if each.outputs[0] in one.inputs]

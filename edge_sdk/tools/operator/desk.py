@@ -196,7 +196,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def command(args: argparse.Namespace) -> int:
+def rollout_command(args: argparse.Namespace) -> int:
     """Roll a model out, take it back, or show how far it has come."""
     if args.model is None:
         if args.to is not None or args.cost:
@@ -256,7 +256,9 @@ def _classes(content: bytes, path: Path, given: int | None) -> int:
         return given
     layers = [ending.layer for ending in endings]
     if len(layers) != 1 or layers[0] is None:
-        raise UsageError(f"{path}: no last linear layer tells its classes: give --classes N, or 0 for an extractor")
+        raise UsageError(
+            f"{path}: has no last linear layer that shows its classes: give --classes N, or 0 for an extractor"
+        )
     return max(2, len(layers[0].rows))
 
 

@@ -87,7 +87,7 @@ def _file(path: Path) -> dict[str, tuple[Floats, NDArray[Any]]]:
             named = all(isinstance(each, str) for each in y)
             samples, labels = np.array(x, np.float32), np.array(y, np.str_ if named else np.int64)
         except (ValueError, TypeError):
-            raise UsageError(f"{path}: user {user}: samples and labels that are no numbers, as of a text") from None
+            raise UsageError(f"{path}: user {user}: samples or labels that are not numbers, such as texts") from None
         if (
             samples.ndim < 2
             or labels.shape != samples.shape[:1]

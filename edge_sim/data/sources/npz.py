@@ -101,7 +101,7 @@ def _ids(where: str, y: Any, count: int, names: tuple[str, ...]) -> tuple[Ints, 
 def _arrays(path: Path) -> Arrays:
     """Read the known arrays of the file."""
     try:
-        with path.open("rb") as file:  # opened here, so that it is closed whatever numpy finds in it
+        with path.open("rb") as file:  # opened here, so that it is closed if numpy raises
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise _unreadable(path, f"it is one bare array; use numpy.savez with {', '.join(NEEDED)}")
@@ -142,7 +142,7 @@ def _array(path: Path, archive: Mapping[str, Any], name: str) -> NDArray[Any]:
     except UNREADABLE as error:
         raise _unreadable(path, f"{name}: {why_unreadable(error)}") from None
     if not isinstance(array, np.ndarray):  # numpy returns the bytes of a member that it cannot read
-        raise _unreadable(path, f"{name} is no array")
+        raise _unreadable(path, f"{name} is not an array")
     return array
 
 

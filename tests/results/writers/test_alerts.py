@@ -50,7 +50,7 @@ class Watched:
 def test_each_alert_is_said_once_and_its_end_once() -> None:
     run = Watched()
     assert run.after(86_000) == []
-    assert run.after(1000) == ["alert nobody-trained: nobody trained for 24h"]
+    assert run.after(1000) == ["alert nobody-trained: no device trained for 24h"]
     assert run.after(1000) == []
     run.end_round(contributors=0)
     assert run.after(1000) == []
@@ -117,7 +117,7 @@ def test_a_webhook_that_fails_gets_the_alert_again(address: str) -> None:
         "federation": "cameras",
         "alert": "nobody-trained",
         "state": "firing",
-        "text": "nobody trained for 24h",
+        "text": "no device trained for 24h",
         "time_s": 1e9 + 90_000,
     }
     assert hook.faults() == []
