@@ -402,6 +402,7 @@ def _observers(
         seed=spec.seed,
         rounds=spec.rounds,
         expected=ready.policy.expected,
+        class_names=spec.class_names,
     )
     pages = [] if feed is None else [PageObserver(feed, about, str(folder), virtual=False)]
     file = ProgressFile(folder, about, say=progress.noted)

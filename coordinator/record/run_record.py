@@ -180,6 +180,9 @@ class RunRecord:
     """The caps that cut the counts in slots, by device."""
     control: ControlGroup = field(default_factory=ControlGroup)
     """The devices that train alone, and what they and the others reached."""
+    kinds: dict[str, dict[str, str]] = field(default_factory=dict)
+    """In rounds without an end, what sets devices apart: `board`, `model` and the month in which each `joined`, by
+    device."""
     canary: dict[str, Any] = field(default_factory=dict)
     """What the guard for all classes knows of earlier models; empty without one."""
     left: dict[str, str] = field(default_factory=dict)
@@ -239,6 +242,9 @@ class RunRecord:
         """
         _, found = self.newest_accuracies()
         mean = statistics.fmean(found.values()) if found else None
+        known = self.kinds.setdefault("joined", {})
+        if len(known) < len(self.contributed):
+            known.update(dict.fromkeys(self.contributed.keys() - known.keys(), f"{day:%Y-%m}"))
         skipped, self._skips_rolled = self.skips - self._skips_rolled, self.skips
         self.periods.add(self.rounds[-1], now_s, day, skipped=skipped, accuracy=mean)
         if keep is None:
@@ -253,6 +259,11 @@ class RunRecord:
             for number in [number for number in curve if number <= self.rolled]:
                 del curve[number]
         self.unsaved = {number for number in self.unsaved if number > self.rolled}
+
+    def is_kind(self, device: str, **kinds: str) -> None:
+        """Note what sets a device apart, such as its `board`."""
+        for name, value in kinds.items():
+            self.kinds.setdefault(name, {})[device] = value
 
     def measured(
         self, device: str, rounds: int, metrics: Mapping[str, float], model: MeasuredModel = "personal"
@@ -534,6 +545,7 @@ class RunRecord:
         """The record as plain values for JSON, without what it notes of each round (`new_history`)."""
         found = {name: getattr(self, name) for name in (*_RESTORED, *_RESTORED_LATER)}
         found["control"] = self.control.to_json()
+        found["control_later"] = self.control.later_to_json()
         return {**found, **({"closed": self._closed} if self.rolled else {}), **self.sums}
 
     def new_history(self) -> dict[int, dict[str, Any]]:
@@ -575,6 +587,8 @@ class RunRecord:
             **{name: restore(plain[name]) for name, restore in _RESTORED_LATER.items() if name in plain},
             unsaved=set(older),
         )
+        if "control" in plain:
+            found.control = ControlGroup.from_json(plain["control"], plain.get("control_later", {}))
         found._closed |= plain.get("closed", {})  # of this class
         found._skips_rolled = found.skips
         return found
@@ -633,14 +647,14 @@ _RESTORED_LATER: Mapping[str, Callable[[Any], Any]] = {
     "skips": int,
     "last_skip": dict,
     "rolled": int,
-    "control": ControlGroup.from_json,
+    "kinds": _dicts,
     "last_round": dict,
     "canary": dict,
 }
 """Those that older records may lack."""
 
 
-_FIELDS = frozenset((*_RESTORED, *_RESTORED_LATER, *CURVES, "instruments", "rounds"))
+_FIELDS = frozenset((*_RESTORED, *_RESTORED_LATER, *CURVES, "instruments", "rounds", "control", "control_later"))
 """The keys of a saved record that are not sums."""
 
 

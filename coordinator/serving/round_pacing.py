@@ -95,7 +95,9 @@ class RoundPacing:
         """Yield lines about a day's budget that is too small, each once a start, and about a change of the clocks."""
         yield from self._clock_change()
         pace, record = self._pace, self._record
-        done = record.done - record.pace.get("done", record.done)
+        if "done" not in record.pace:  # the day began under an older edge-sdk, which did not count its rounds
+            return
+        done = record.done - record.pace["done"]
         count = record.bytes_up.total() + record.bytes_down.total() - record.pace["bytes"]
         joules = self._joules() - record.pace["joules"]
         for name, unit, spent, limit in (

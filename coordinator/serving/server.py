@@ -259,7 +259,7 @@ class Server:
         """Note that an operator's order to stop the run is carried out, so that a restart resumes the run."""
         if self.drained:
             self._orders.stop(wanted=False)
-            self._sender.announce("lost", "an operator stopped the coordinator; the run can be resumed")
+            self._sender.announce_run()
 
     def close(self) -> None:
         """Disconnect from the broker and close the ledger."""

@@ -418,7 +418,8 @@ class Agent:
 
         May be called from any thread.
         """
-        return self._loop.standing.status(self._context.session, self._owner.last_news)
+        found = self._loop.standing.status(self._context.session, self._owner.last_news)
+        return self._owner.measured.told_in(found, self.class_names)
 
     def run(self) -> None:
         """Take part in this thread, until the federation is over or `stop` is called.

@@ -196,7 +196,7 @@ def _ending_of(agent: Agent) -> str:
     except RunFailed as ending:
         if not agent.missed_the_end:
             raise
-        return str(ending)
+        return f"{ending}; start this device again to join the federation's next run"
     return "the federation is complete" if agent.over else "stopped; start again to continue"
 
 

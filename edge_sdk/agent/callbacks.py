@@ -17,6 +17,7 @@ from typing import Any
 
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.owner import Owner
+from edge_sdk.device.standing import OwnAccuracy
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import MAX_LOG_LINES
@@ -111,6 +112,7 @@ class AppOwner(Owner):
         self._link_fault, self._link_fault_logged_s = "", -math.inf
         self.last_news = ""
         """The last line of news, or empty."""
+        self.measured = OwnAccuracy()
 
     def news(self, line: str) -> None:
         """Implement Owner."""
@@ -150,6 +152,7 @@ class AppOwner(Owner):
 
     def stored(self, report: RoundReport, *, round_ends: bool) -> None:
         """Implement Owner."""
+        self.measured.note(report)
         for line in round_lines(report):
             self._recent.add(line)
         self.callbacks.call("on_update", report)

@@ -275,11 +275,14 @@ def hello(context: DeviceContext) -> Hello:
     )
 
 
-def no_answer_notice(federation: str, device: str) -> str:
+def no_answer_notice(context: DeviceContext) -> str:
     """Return a hint for the owner when a device's Hellos get no answer."""
-    topic = device_subscriptions(federation, device)[0]
+    who = f"no coordinator of {context.federation!r} answers: is it running"
+    if context.security is not None:
+        return f"{who}, with the --lab of this device's identity, and under this name?"
+    topic = device_subscriptions(context.federation, context.device)[0]
     return (
-        f"no coordinator of {federation!r} answers: is it running, and under this name? "
+        f"{who}, and under this name? "
         f"a broker with access rules must let this device publish, and read {topic}: the usual rules do if its user "
-        f"name is {device!r}; and no other device may be connected under this identity"
+        f"name is {context.device!r}; and no other device may be connected under this identity"
     )

@@ -198,9 +198,11 @@ class Participant:
         elif isinstance(event, SendRefused) and event.too_long:
             self._tell_too_long(event.reason)
         elif isinstance(event, SendRefused):
+            rule = f"its access rules must let the user of {self.context.device} publish there"
+            if self.context.security is not None:
+                rule = f"a lab's broker allows it once a coordinator with --lab has served {self.context.federation!r}"
             self.context.owner.news(
-                f"the broker rejects what this device sends on {event.topic}: {event.reason}; "
-                f"its access rules must let the user of {self.context.device} publish there"
+                f"the broker rejects what this device sends on {event.topic}: {event.reason}; {rule}"
             )
         else:
             self.incoming.count_refused(event.kind, f"refused a frame on {event.topic}: {event.reason}")
@@ -436,7 +438,7 @@ class Participant:
         context = self.context
         self._unanswered_hellos += context.learner is None
         if self._unanswered_hellos == HELLOS_BEFORE_NOTICE:
-            notice = self.incoming.unread or no_answer_notice(context.federation, context.device)
+            notice = self.incoming.unread or no_answer_notice(context)
             context.owner.unanswered(notice)
         said = hello(context)
         self.uplink.send(said if context.outgoing is None else context.outgoing.hello(said))

@@ -48,6 +48,9 @@ WireKnowledge = Annotated[Mapping[Word, Payload], Items()]
 MAX_CLASS_COUNTS = 32768
 """The maximum number of classes whose sample counts fit into a Hello; with more, devices omit the counts."""
 
+OF_CLASS, MOST_CLASS_FIGURES = "class.", 64
+"""The begin of a metric's name that is the accuracy on held-out samples of one class; the most classes that have one.
+"""
 FOREVER = 10**9
 """The number of rounds of a federation without an end: the maximum of the field, so that older devices take part.
 """

@@ -219,6 +219,15 @@ def test_a_budget_that_is_spent_before_the_first_round_of_a_day_is_said() -> Non
     assert line.endswith(" bytes outside of rounds: raise it")
 
 
+@pytest.mark.parametrize(("known", "lines"), [({"done": 0}, 1), ({}, 0)])
+def test_a_day_that_began_under_an_older_version_is_not_said_to_have_no_round(known: dict, lines: int) -> None:
+    pace, record = RoundPace(bytes_per_day=100), RunRecord()
+    record.pace, record.bytes_up["cam-0"] = {"day": "1970-01-01", "bytes": 0, "joules": 0.0, **known}, 200
+    policy = RoundPolicy(expected=3, quorum=2, rounds=FOREVER, exchanges=1, paced=True, forever=True)
+    pacing = RoundPacing(Timetable(pace=pace, wall=lambda: 0.0), policy, record, lambda: 0.0)
+    assert len([*pacing.news()]) == lines
+
+
 def test_hours_that_the_clocks_have_moved_are_said_once() -> None:
     pace = RoundPace(hours=OpenHours(22 * 60, 6 * 60), zone="Europe/Berlin")
     clock, record = SimpleNamespace(now_s=1_774_695_600.0), RunRecord()  # 2026-03-28 12:00

@@ -9,6 +9,9 @@ from pathlib import Path
 from coordinator.ledger import Ledger, Rolled
 from coordinator.record.periods import KEPT, PeriodKey, Periods
 from coordinator.record.run_record import RunRecord
+from coordinator.results.page.values import progress_state
+from coordinator.results.report.progress_file import About, ProgressFile, read_running, running_text
+from edge_sdk.protocol.messages import FOREVER
 
 DAY = date(2026, 3, 1)
 KEEP = 50
@@ -46,6 +49,26 @@ def test_days_sum_up_their_rounds() -> None:
     assert days[PeriodKey("day", DAY.toordinal())].accuracy == 0.5 + 143 / 1e6
     hours = record.periods.newest("hour", 2)
     assert [str(key) for key in hours] == ["1970-01-03 00:00 UTC", "1970-01-03 01:00 UTC"]
+
+
+def test_months_sum_up_their_days_and_are_told(tmp_path: Path) -> None:
+    record = lived(RunRecord(), 100, every_s=86_400.0)
+    months = record.periods.months()
+    assert {name: each.rounds for name, each in months.items()} == {
+        "2026-03": 31,
+        "2026-04": 30,
+        "2026-05": 31,
+        "2026-06": 8,
+    }
+    assert sum(each.bytes_up for each in months.values()) == 100 * 200
+    assert sum(each.skipped for each in months.values()) == record.skips
+    assert months["2026-06"].accuracy == 0.5 + 99 / 1e6
+    about = About(federation="cams", method="fedproto", seed=0, rounds=FOREVER, expected=2)
+    ProgressFile(tmp_path, about, say=str).round_done(record.rounds[-1], FOREVER, record)
+    found = read_running(tmp_path)
+    assert "  2026-04        30 rounds, 3 skipped, " in running_text(tmp_path, found)
+    assert progress_state(found, "here").head["text"] == "fedproto, round 100, as its progress.json shows"
+    assert [each["period"] for each in progress_state(found, "here").ledger["months"]] == [*months]
 
 
 def test_what_is_kept_is_bounded() -> None:

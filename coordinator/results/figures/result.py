@@ -159,6 +159,8 @@ class Result:
     holds for all devices epsilon, delta, unit and neighbours.  Empty: other methods promise nothing."""
     uplift: Mapping[str, Any] = field(default_factory=dict)
     """The federation's gain over its control group, as in `figures/uplift.py`, or empty without a group."""
+    kinds: Mapping[str, Any] = field(default_factory=dict)
+    """Of rounds without an end, the devices by board, model, month of joining and class, as in `figures/kinds.py`."""
     missed: tuple[Missed, ...] = ()
     """Who missed which exchange, in the order in which they closed; the first MAX_MISSED of them."""
     card: Mapping[str, Any] = field(default_factory=dict)

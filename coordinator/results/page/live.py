@@ -23,7 +23,7 @@ from coordinator.results.page.values import (
     ledger_values,
     on_page,
 )
-from coordinator.results.report.progress_file import About
+from coordinator.results.report.progress_file import About, month_rows
 from edge_sdk.protocol.messages import DeviceEntry
 
 MOST_AWAITED = 200
@@ -123,6 +123,7 @@ class PageObserver(RunObserver):
                 refused_frames=record.refused_frames,
                 refused_devices=record.refused_devices.values(),
                 kind_bytes=record.kind_bytes,
+                months=month_rows(record.periods),
             ),
             missed=tuple(record.missed[-MOST_MISSED:]),
             measured=self._measured.rounds(record.accuracy),

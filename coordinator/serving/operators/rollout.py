@@ -338,7 +338,7 @@ class RolloutDesk:
             hellos = self._context.registry.hellos
             last = {name: self._answer(rollout, hellos[name]) for name in rollout.devices if name in hellos}
             still = sum(each is not None and each.state == "running" for each in last.values())
-            return f"taken back: {still} of {len(rollout.devices)} devices still run it"
+            return f"taken back: {still} of {_devices(len(rollout.devices))} still run it"
         counts = ", ".join(
             f"{list(answers.values()).count(state)} {words}"
             for state, words in (("running", "run it"), ("worse", "found it worse"), ("refused", "refused it"))
@@ -350,7 +350,7 @@ class RolloutDesk:
         figures = f"; of {samples} held-out samples {won} more and {lost} fewer are right" if samples else ""
         board = f" of board {rollout.board}" if rollout.board else ""
         return (
-            f"stage of {rollout.share:.0%}{board}, {rollout.verdict or 'open'}: of {len(rollout.devices)} devices "
+            f"stage of {rollout.share:.0%}{board}, {rollout.verdict or 'open'}: of {_devices(len(rollout.devices))} "
             f"{', '.join(told)}{figures}"
         )
 
@@ -364,3 +364,7 @@ def _counts(answers: Mapping[str, OfferAnswer]) -> tuple[int, int, int]:
     """Return the held-out samples of all devices, and how many of them were lost and won."""
     found = answers.values()
     return sum(each.samples for each in found), sum(each.lost for each in found), sum(each.won for each in found)
+
+
+def _devices(count: int) -> str:
+    return f"{count} device{'s' * (count != 1)}"

@@ -19,6 +19,7 @@ from edge_sdk.models.optim import PLAIN_STEP
 from edge_sdk.objectives import Objective, Term
 from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol.knowledge import ClassRows
+from edge_sdk.protocol.messages import OF_CLASS
 
 
 @serves(Evaluate)
@@ -48,6 +49,7 @@ def _on_test_set(bench: Workbench, request: Evaluate) -> Generator[None, None, M
         metrics["constant_prediction"] = 1.0
     if held.any():
         metrics["local_accuracy"] = share(right[held])
+    metrics |= class_figures(bench, "test", right, truth)
     if by_prototype:
         metrics["head_accuracy"] = share(by_head == truth)
     elif request.prototypes is not None:
@@ -66,8 +68,23 @@ def _on_held_out(bench: Workbench, request: Evaluate) -> Generator[None, None, M
     for name, (inputs, labels) in bench.held_out.items():
         prototypes = request.prototypes if by_prototype else None
         by_head, _, of_all = yield from _predicted(bench, prototypes, inputs, np.array(bench.class_counts))
-        metrics[name] = share((of_all if by_prototype else by_head) == labels)
+        right = (of_all if by_prototype else by_head) == labels
+        metrics[name] = share(right)
+        metrics |= class_figures(bench, name, right, labels)
     return metrics
+
+
+def class_figures(bench: Workbench, part: str, right: NDArray[np.bool_], truth: Ints) -> dict[str, float]:
+    """Return the accuracy on the samples of each class that the device holds, if this is the part that counts for it.
+
+    part: a metric's name in `held_out`, or `test`.  right, truth: (t,).  As for the control group, the device's own
+    test part counts, else `test`, else its validation part.  Empty where classes are not measured.
+    """
+    counts = "local_accuracy" if bench.data.local_test else "test" if bench.data.test else "validation_accuracy"
+    if not bench.measures_classes or part != counts:
+        return {}
+    held = truth if part != "test" else truth[np.array(bench.class_counts)[truth] > 0]
+    return {f"{OF_CLASS}{each}": share(right[truth == each]) for each in np.unique(held).tolist()}
 
 
 def _predicted(

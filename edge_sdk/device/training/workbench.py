@@ -66,6 +66,8 @@ class Workbench:
     """The owner's privacy budget, if any; with one, numbers of samples leave the device only with noise."""
     beside: Workbench | None = None
     """The workbench of the device's own model, if this is the proxy's workbench."""
+    measures_classes: bool = False
+    """Whether evaluations also measure each class, for the owner and for those to whom classes are disclosed."""
 
     tell_of_classes: Callable[[str], None] = field(default=lambda _line: None, repr=False)
     """Called with lines for the owner that name classes."""

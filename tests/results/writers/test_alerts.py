@@ -60,7 +60,7 @@ def test_each_alert_is_said_once_and_its_end_once() -> None:
     assert run.after(1000) == []
     run.record.declining["cam-9"] = ("throttled", "it slows down")
     assert run.after(1000) == ["alert boards-too-hot: 3 of 9 devices are too hot to train"]
-    run.record.control.period, run.record.control.pairs = 5, HARM
+    run.record.control.period, run.record.control.whole.pairs = 5, HARM
     (line,) = run.after(1000)
     assert line.startswith("alert uplift-below-0: the federation does harm: uplift -21.5 points, at most -")
 
@@ -203,8 +203,8 @@ def test_the_rules_of_prometheus_fire_on_what_is_served() -> None:
         assert re.fullmatch(r"\d+[smhd]", rule.get("for", "1m"))
     well, ill = RunRecord(), RunRecord()
     well.control.period, ill.control.period = 5, 5
-    well.control.pairs = {device: -value for device, value in HARM.items()}
-    ill.control.pairs = HARM
+    well.control.whole.pairs = {device: -value for device, value in HARM.items()}
+    ill.control.whole.pairs = HARM
     ill.declining = {f"cam-{number}": ("temperature", "61 C") for number in range(3)}
     for record, idle_s, days, expected in ((well, 60.0, 90.0, False), (ill, 90_000.0, 29.0, True)):
         metrics = served(record, here=9, idle_s=idle_s, days=days)
