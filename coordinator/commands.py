@@ -169,7 +169,7 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
     backup.add_argument("file", type=Path, metavar="FILE.tar")
     backup.set_defaults(action="backup")
     restore = actions.add_parser(
-        "restore", help="make a run directory from that file; devices join again by themselves"
+        "restore", help="make a run directory from that file; devices join again automatically"
     )
     restore.add_argument("file", type=Path, metavar="FILE.tar")
     restore.add_argument("folder", type=Path, metavar="RUN_DIR")
@@ -222,19 +222,19 @@ PLOT = Subcommand(
     help="draw the pictures of a run or a comparison for a paper: PDF and SVG, as wide as a column or a page",
     example="edge-sdk plot runs/cmp --width column --only accuracy_by_round,accuracy_by_bytes",
     arguments=_plot_arguments,
-    function="coordinator.results.plots.plot_command:command",
+    function="coordinator.results.plots.plots:command",
 )
 TABLE = Subcommand(
     name="table",
     help="write the table of a comparison with chosen columns and budgets: text, LaTeX, Markdown or CSV",
     example="edge-sdk table runs/cmp --columns mean,amp,bytes_up --at 5MB,100J --format latex",
     arguments=_table_arguments,
-    function="coordinator.results.comparison.table_command:command",
+    function="coordinator.results.comparison.compare_files:command",
 )
 PAGE = Subcommand(
     name="page",
     help="show a finished run in a browser, or follow a running one",
     example="edge-sdk page runs/demo",
     arguments=_page_arguments,
-    function="coordinator.results.page.command:command",
+    function="coordinator.results.page.serving:command",
 )

@@ -8,43 +8,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
-from coordinator.buffer_settings import (
+from coordinator.federation_table import (
     MAX_STALENESS,
-    check_buffer,
+    FederationTable,
     check_buffered_method,
-    check_control,
+    read_pace,
+    rounds_of,
     unfit_for_control,
 )
-from coordinator.pace_settings import read_pace, rounds_of
 from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPolicy
 from coordinator.rounds.pace import NO_LIMIT, RoundPace
 from edge_sdk import toml
 from edge_sdk.at_rest.foreign import read_foreign
-from edge_sdk.class_names import checked_names
 from edge_sdk.errors import UsageError, meant
 from edge_sdk.given_arrays import PictureLayout
 from edge_sdk.methods.contract.base import Method
-from edge_sdk.methods.contract.params import has_start
-from edge_sdk.methods.contract.registry import load_method, method_names
-from edge_sdk.methods.contract.vocabulary import begins_alike
+from edge_sdk.methods.contract.description import has_start
+from edge_sdk.methods.contract.registry import begins_alike, load_method, method_names
 from edge_sdk.objectives import schedule_of
 from edge_sdk.protocol import registry, toml_table
 from edge_sdk.protocol.encodings import ENCODINGS
-from edge_sdk.protocol.frames.leaves import ABOVE_0
 from edge_sdk.protocol.frames.records import FrozenDict
-from edge_sdk.protocol.frames.schema import Count, Id, Integer, Real, Text
+from edge_sdk.protocol.frames.schema import Integer, Text
 from edge_sdk.protocol.knowledge import PAYLOADS
 from edge_sdk.protocol.messages import (
     FOREVER,
-    MOST_NAMES_BYTES,
-    ClassNames,
     EncodingSpec,
     FederationSpec,
     PublicSetSpec,
     Scalar,
     TrainSpec,
-    Word,
 )
 from edge_sdk.protocol.toml_table import allowed, to_table
 from edge_sdk.protocol.transforms import OWN_FIELD, setting_of, unfit_encoding
@@ -58,132 +52,6 @@ TomlTable = dict[str, Any]
 SECTIONS = ("federation", "method", "train", "public", "encoding", "robust", "alerts", "guard")
 SIMULATION = ("data", "partition", "fleet", "faults", "scenario", "run")
 """Sections that only the simulator reads; a coordinator ignores them, so that one file serves both."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FederationTable:
-    """The section [federation]."""
-
-    name: Id
-    """The name in topics and folders: small letters, digits and hyphens."""
-    method: Word = "fedmd"
-    """The method: one of those that `edge-sdk methods` lists, or your own."""
-    rounds: Annotated[int, Integer(1, FOREVER)]
-    """The number of rounds, after which a closing exchange sends the result to all devices; or "forever": a service,
-    which skips a round that cannot be filled, and ends only when an operator stops it."""
-    every: Annotated[str, Text(20)] | None = None
-    """The least time between the openings of two rounds, such as "30min", "1h" or "1d"; default: none."""
-    window: Annotated[str, Text(11)] | None = None
-    """The hours of the day in which rounds open, such as "22:00-06:00"; default: all.  An open round may end later."""
-    time_zone: Annotated[str, Text(64)] | None = None
-    """The time zone of `window` and of the days of budgets, such as "Europe/Berlin"; default: UTC."""
-    bytes_per_day: Annotated[int, Integer(1, 2**60)] | None = None
-    """After the round in which the bytes that all devices sent and received on a day reach this, no round opens until
-    the next day; default: no limit."""
-    joules_per_day: Annotated[float, Real(ABOVE_0, 1e15)] | None = None
-    """The same for the joules that devices report; default: no limit."""
-    min_new_samples: Annotated[int, Integer(0, 10**9)] = 0
-    """A device takes part in a round only if so many samples came to its `SampleStore` since its last training;
-    0: it always does."""
-    devices: Annotated[int, Integer(1, 10**6)]
-    """The number of devices that the run is planned for."""
-    quorum: Annotated[int, Integer(1, 10**6)] | None = None
-    """The minimum number of uploads to close an exchange; default: all devices, or all participants."""
-    participants: Annotated[int, Integer(1, 10**6)] | None = None
-    """How many answers a round waits for, from devices drawn for it, or which share of `devices`, as 0.3; default: it
-    invites all devices."""
-    over_selection: bool = False
-    """Whether to invite more devices than `participants`, by the measured rate of answers; the first answers count."""
-    buffer: Annotated[int, Integer(1, 10**6)] | None = None
-    """Aggregate as soon as so many devices have answered, whatever version they began with; a device that answers gets
-    the newest version at once.  Then `rounds` counts versions.  Default: none, but rounds that all devices share."""
-    busy: Annotated[int, Integer(1, 10**6)] | None = None
-    """With `buffer`: how many devices compute at any time; default: all."""
-    max_staleness: Annotated[int, Integer(0, 1000)] | None = None
-    """With `buffer`: the most versions that may have come since the one with which a device began; what it sends after
-    more is late.  Default: 20."""
-    classes: Annotated[int, Integer(2, 65535)] | None = None
-    """The number of classes; needed if neither a data set nor `class_names` gives it."""
-    class_names: ClassNames = ()
-    """The names of the classes in their order, for tables, plots and pages.  A device whose data name them otherwise is
-    refused when it joins; default: those of a simulation's data set, else numbers."""
-    seed: Annotated[int, Integer(0, 2**32 - 1)] = 0
-    """The seed of all random draws: the same file gives the same run."""
-    start: Annotated[str, Text(8, "equal|own")] | None = None
-    """Whether all devices of one architecture begin with equal weights, or each with its own; default: equal in a
-    simulation, own in a deployment.  Equal weights in a deployment need one weights file, given to all devices."""
-    roster: tuple[Id, ...] = ()
-    """Ids of the devices that may join; if empty, any device may join while seats are free."""
-    most_devices: Annotated[int, Integer(1, 10**6)] | None = None
-    """Without a roster: the maximum number of devices; default: `devices`.  A device takes its seat with its first
-    upload and keeps it until it leaves or an operator forgets it."""
-    deadline_s: Annotated[float, Real(0.001, 1e7)] = 60.0
-    """Seconds after which an exchange closes if it has a quorum."""
-    retry_s: Annotated[float, Real(0.001, 1e6)] = 5.0
-    """The first wait in seconds before a silent device is invited again; it doubles up to the deadline.  A device whose
-    last answers took longer is left out until it takes 1.5 times as long; except for ten rounds after messages were
-    lost, and where it needs more than two fifths of `deadline_s`."""
-    join_grace_s: Annotated[float, Real(0.0, 1e6)] = 5.0
-    """The wait in seconds for the remaining devices once a quorum has joined."""
-    control: Annotated[float, Real(0.0, 1.0)] = 0.0
-    """The share of the devices that train alone, as a control group: reports say how much better the others are, with
-    an interval.  0: none."""
-    control_rounds: Annotated[int, Integer(1, 10**6)] = 50
-    """The rounds after which other devices train alone, until every device has had its turn."""
-    patience: Annotated[int, Integer(0, 1000)] = 3
-    """Deadlines that an exchange may pass without a quorum before the run fails.  Deadlines missed because devices
-    decline do not count, nor, in a deployment without a roster, those before the first upload."""
-    stop_at_bytes: Annotated[int, Integer(1, 2**60)] | None = None
-    """End the run after the first round in which the bytes sent and received by all devices reach this; default: no
-    limit."""
-    stop_at_accuracy: Annotated[float, Real(0.001, 1.0)] | None = None
-    """End the run after the first round in which the mean accuracy reaches this: of the global model where there is
-    one, else of the devices' own models; default: no limit."""
-    feature_dim: Count = 0
-    """The width of every model's features; needed by methods that exchange rows of features."""
-    nets: Annotated[str, Text(200)] | None = None
-    """A MODULE:FACTORY that returns one model of each architecture, for methods that run models on the coordinator."""
-
-    @property
-    def asked(self) -> int:
-        """The number of devices whose answers a round waits for."""
-        return self.devices if self.participants is None else self.participants
-
-    def check(self, where: str) -> None:
-        """Raise UsageError, naming `where` and the key, for values that contradict each other."""
-        if self.asked > self.devices:
-            raise UsageError(
-                f"{where}.participants: expected at most the {self.devices} devices, found {self.participants}"
-            )
-        read_pace(self, where)
-        check_control(self, where)
-        checked_names(self.class_names, where=f"{where}.class_names")
-        if self.class_names and self.classes not in (None, len(self.class_names)):
-            raise UsageError(f"{where}.class_names: {len(self.class_names)} names for {self.classes} classes")
-        if not names_fit(self.class_names):
-            raise UsageError(f"{where}.class_names: more than {MOST_NAMES_BYTES // 1024} KiB of names; shorten them")
-        if self.quorum is not None and self.quorum > self.asked:
-            word = "devices" if self.participants is None else "participants"
-            raise UsageError(f"{where}.quorum: expected at most the {self.asked} {word}, found {self.quorum}")
-        if self.most_devices is not None and self.roster:
-            raise UsageError(
-                f"{where}.most_devices: has no effect with federation.roster, which names all devices; leave it out"
-            )
-        if self.most_devices is not None and self.most_devices < self.devices:
-            raise UsageError(
-                f"{where}.most_devices: expected at least the {self.devices} devices, found {self.most_devices}"
-            )
-        check_buffer(self, where)
-        if self.over_selection and self.participants is None:
-            raise UsageError(
-                f"{where}.over_selection: has no effect without federation.participants; set that, or leave it out"
-            )
-
-
-def names_fit(names: Sequence[str]) -> bool:
-    """Whether a Welcome has room for these names of classes."""
-    short = len(names) <= 1000 and all(len(name) <= 64 for name in names)
-    return short and len("".join(names).encode()) <= MOST_NAMES_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

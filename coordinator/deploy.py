@@ -25,10 +25,10 @@ from coordinator.config import (
     read_settings,
     to_toml,
 )
+from coordinator.federation_table import words_of
 from coordinator.lab.broker_settings import one_connection_each
 from coordinator.lab.owner import finish_renewal, serve_federation
 from coordinator.ledger import CONTENTS, LEDGER, Ledger, bound_spec
-from coordinator.pace_settings import words_of
 from coordinator.record.observer import ObserverGroup, RunObserver, RunView
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import of_rounds
@@ -39,11 +39,10 @@ from coordinator.results.page.live import PageObserver
 from coordinator.results.page.serving import page_feed
 from coordinator.results.page.values import finished_state
 from coordinator.results.plots.plots import draw_run
-from coordinator.results.report.finished_run import holds_finished_run, tell_finished
 from coordinator.results.report.progress import EventLog
 from coordinator.results.report.progress_file import NAME as PROGRESS
 from coordinator.results.report.progress_file import About, ProgressFile, is_running, read_running
-from coordinator.results.report.run_files import write_run
+from coordinator.results.report.run_files import holds_finished_run, tell_finished, write_run
 from coordinator.results.report.run_table import MOST_ROWS, run_table
 from coordinator.results.report.summary import summary, summary_text
 from coordinator.results.report.tables import show_table
@@ -56,7 +55,7 @@ from coordinator.results.writers.opening import (
     run_writers,
     writer_options,
 )
-from coordinator.serving import other_coordinator, restart
+from coordinator.serving import restart
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
 from coordinator.serving.intake.canary import GuardTable, read_canary
 from coordinator.serving.intake.signatures import LabSecurity
@@ -68,8 +67,7 @@ from coordinator.trace import recording_server
 from coordinator.trace.log import NAME as TRACE
 from coordinator.trace.log import trace_writer
 from edge_sdk import toml
-from edge_sdk.at_rest.files import make_folder
-from edge_sdk.at_rest.quarantine import opened_or_anew
+from edge_sdk.at_rest.files import make_folder, opened_or_anew
 from edge_sdk.durable import refuse_emptied
 from edge_sdk.errors import InUse, MissingExtra, StoreError, UsageError
 from edge_sdk.methods.contract.brought_code import as_method_error
@@ -286,7 +284,7 @@ def _refuse_second(reach: Reach, federation: str) -> None:
         return
     name, seed = f"operator-{secrets.token_hex(6)}", secrets.randbits(32)
     transport = MqttTransport(reach.broker, name, tls=reach.tls, clean=True, seed=seed, expires_s=QUESTION_EXPIRES_S)
-    if other_coordinator.another_serves(transport, federation, name):
+    if restart.another_serves(transport, federation, name):
         raise UsageError(
             f"another coordinator of {federation!r} is running on {without_password(reach.broker)}: stop it, or give "
             "this federation another name"
@@ -404,6 +402,7 @@ def _observers(
         seed=spec.seed,
         rounds=spec.rounds,
         expected=ready.policy.expected,
+        class_names=spec.class_names,
     )
     pages = [] if feed is None else [PageObserver(feed, about, str(folder), virtual=False)]
     file = ProgressFile(folder, about, say=progress.noted)
@@ -419,7 +418,7 @@ def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[
     """The ledger of a run directory; with `quarantine` a damaged one is set aside for a new one.
 
     tell: is called with a line about that.  Raises UsageError if it would overwrite a run, if another coordinator
-    serves it, or if there is none to resume; Damaged if its digests do not match.
+    serves it, or if no run can be resumed; Damaged if its digests do not match.
     """
     path = folder / LEDGER
     log = path.with_name(f"{path.name}-wal")

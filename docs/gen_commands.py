@@ -20,11 +20,11 @@ One command, `edge-sdk`, with a sub-command for each task. `edge-sdk COMMAND --h
 | exit code | means |
 |---|---|
 | 0 | it worked |
-| 1 | the run failed; the line on stderr says why ([errors](errors.md)) |
-| 2 | what you typed, or a file that you named, is wrong; one line says what |
-| 130 | interrupted with Ctrl-C; what was done is kept, and the line says how to go on |
+| 1 | the run failed; the line on stderr has the reason ([errors](errors.md)) |
+| 2 | the command line, or a file that it names, is wrong; one line has the fault |
+| 130 | interrupted with Ctrl-C; finished work is kept, and the line shows how to continue |
 
-`edge-sdk --version` prints the version. `edge-sdk -v COMMAND ...` logs to stderr what happens on the wire.
+`edge-sdk --version` prints the version. `edge-sdk -v COMMAND ...` logs the messages on the wire to stderr.
 """
 
 

@@ -9,7 +9,8 @@ sys.path.append(str(Path(__file__).parent))
 
 from field_tables import ranges_table  # beside this script
 
-from coordinator.config import FederationTable, PublicTable
+from coordinator.config import PublicTable
+from coordinator.federation_table import FederationTable
 from coordinator.results.writers.alerts import AlertsTable
 from coordinator.serving.intake.canary import GuardTable
 from edge_sdk.protocol.messages import TrainSpec
@@ -23,10 +24,10 @@ OF_FLEET = ("count", "model", "board", "link", "size", "feature_dim")
 TEXT = """\
 # A federation's file
 
-One TOML file says what a federation is. `edge-sdk coordinator FILE.toml` reads the first eight sections, and lets the
-others stand; `edge-sdk simulate`, `compare` and `sweep` read all. Every value can be given on the command line, too:
-`--set federation.rounds=20 --set method.fedal.tau=3`. A key that nobody reads, or a value out of range, is refused with
-one line that names it. This page is written by `docs/gen_configuration.py`.
+One TOML file describes a federation. `edge-sdk coordinator FILE.toml` reads the first eight sections, and ignores the
+others; `edge-sdk simulate`, `compare` and `sweep` read all. The command line can set every value, too:
+`--set federation.rounds=20 --set method.fedal.tau=3`. An unknown key, or a value out of range, is refused with one line
+that names it. `docs/gen_configuration.py` writes this page.
 
 ## [federation]
 
@@ -35,8 +36,8 @@ one line that names it. This page is written by `docs/gen_configuration.py`.
 ## [method]
 
 Parameters of the method. `edge-sdk methods` lists the methods, and [each one's page](methods/) its parameters. Keys in
-`[method]` itself go to whichever method runs, and must be among its parameters; those in `[method.NAME]` go to that one
-alone and are left alone by all others, so that `compare` and `sweep` run many methods from one file.
+`[method]` itself go to the method that runs, and must be among its parameters; those in `[method.NAME]` go only to that
+method, so that `compare` and `sweep` run many methods from one file.
 
 ```toml
 [federation]
@@ -51,7 +52,7 @@ mu = 0.1
 
 ## [train]
 
-How devices train between exchanges, whatever the method.
+How devices train between exchanges, under every method.
 
 {train}
 
@@ -74,7 +75,7 @@ How much one device can move, and how rows and logits become a mean: [hostile de
 
 ## [alerts]
 
-Of a coordinator: when it says that something is wrong, and whom it tells: [does it help?](../how-to/does-it-help.md).
+Of a coordinator: when it gives an alert, and to whom: [does it help?](../how-to/does-it-help.md).
 
 {alerts}
 

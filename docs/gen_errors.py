@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parent))
 from source_texts import ROOT, calls, modules, template, texts_of  # beside this script
 
 from edge_sdk import errors
-from edge_sim.projects.method_catalogue import describe_methods
+from edge_sim.projects.methods_command import describe_methods
 
 PAGE = ROOT / "docs" / "reference" / "errors.md"
 WARNING = re.compile(r"W(\d+): ")
@@ -25,9 +25,9 @@ WARNING = re.compile(r"W(\d+): ")
 HEAD = """\
 # Errors, refusals and warnings
 
-Each thing that edge-sdk says when something is wrong has a word or a number. Look it up here;
-[troubleshooting](../how-to/troubleshooting.md) goes by what you see. `docs/gen_errors.py` writes this page from the
-code. What stands in braces, such as `{device}`, is filled in.
+Each error, refusal and warning of edge-sdk has a word or a number. Look it up here;
+[troubleshooting](../how-to/troubleshooting.md) is sorted by symptoms. `docs/gen_errors.py` writes this page from the
+code. Words in braces, such as `{device}`, are filled in.
 
 ## Errors
 
@@ -39,8 +39,8 @@ which begins with `edge-sdk:`, and an exit code. `error.code` is the word, which
 REFUSALS = """\
 ## Refusals
 
-A device that cannot take part is refused when it joins, before any training. The reason is a word; beside it stand
-what is wrong and what to do. An app gets them with `agent.on_refusal` and in `agent.error`; `edge-sdk device` prints
+A device that cannot take part is refused when it joins, before any training. The refusal has a word, the fault and the
+remedy. An app gets them with `agent.on_refusal` and in `agent.error`; `edge-sdk device` prints
 them, and ends with exit code 1. The words under which single *frames* are refused are on [the protocol's
 page](protocol.md#refusal-words).
 
@@ -49,7 +49,7 @@ page](protocol.md#refusal-words).
 WARNINGS = """\
 ## Warnings
 
-A run that is warned continues. The coordinator prints a warning once, and keeps it in `summary.json` (`warnings`) and
+A run with warnings continues. The coordinator prints a warning once, and keeps it in `summary.json` (`warnings`) and
 in the report. `edge-sdk methods` says which ones a method can cause.
 """
 

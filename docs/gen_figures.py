@@ -14,14 +14,14 @@ PAGE = Path(__file__).parent / "reference" / "figures.md"
 HEAD = """\
 # Figures of devices, rounds and runs
 
-What `per_device` in `summary.json` and the columns of `devices.csv` and `rounds.csv` mean, and the headings under which
-tables show them. `docs/gen_figures.py` writes this page from the declarations in `coordinator/results/figures/`. Files,
-tables and writers are made from them, too: a new figure is declared there, and nowhere else.
+The meaning of `per_device` in `summary.json` and of the columns of `devices.csv` and `rounds.csv`, and their headings
+in tables. `docs/gen_figures.py` writes this page from the declarations in `coordinator/results/figures/`. Files, tables
+and writers follow from them, too: declare a new figure only there.
 
 ## Of a device
 
-A figure that is not known is absent from `summary.json`, and its cell is empty; one marked `*` is absent where it is 0
-or empty, too.
+An unknown figure is absent from `summary.json`, and its cell is empty; one marked `*` is also absent if it is 0 or
+empty.
 
 | figure | unit | measured by | file | heading | |
 |---|---|---|---|---|---|

@@ -9,7 +9,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from field_tables import fields_table  # beside this script
 
-from coordinator.config import FederationTable
+from coordinator.federation_table import FederationTable
 from edge_sdk.boards import profiles
 from edge_sdk.boards.profiles import Board, Link, load_board, load_link
 from edge_sdk.tools.boards_command import System, systems
@@ -22,25 +22,25 @@ PAGES = Path(__file__).parent / "reference"
 HEAD = """\
 # Boards and links
 
-What a simulated device computes with and talks over. A profile is one TOML file in `firmware_profiles/boards/` or
+The hardware and the links of simulated devices. A profile is one TOML file in `firmware_profiles/boards/` or
 `firmware_profiles/links/`; a `[[fleet]]` row names one (`board = "rpi4"`, `link = "lte-cat1"`), or a file of your own
 beside the federation's (`board = "my-board.toml"`), whose own link may be a file beside the board's. `edge-sdk boards`
-lists them, `edge-sdk boards --measure` makes one of the machine that it runs on. A device on a board that has no
-profile takes that of `generic`, and says so once. This page is written by `docs/gen_fleet.py`.
+lists them, `edge-sdk boards --measure` makes one of the machine that it runs on. A device on a board without a profile
+takes that of `generic`, with one message. `docs/gen_fleet.py` writes this page.
 
-Every figure has its unit in its name, and every group of figures says whether it was *measured*, stands in a
-*datasheet*, or is an *estimate*. `source_url` says where. A profile that lacks a field, a unit or a source is refused,
-in one line. An estimate is what it says: measure your board before you believe an hour of it.
+Every figure has its unit in its name, and every group of figures is marked as *measured*, from a *datasheet*, or an
+*estimate*; `source_url` has its source. A profile that lacks a field, a unit or a source is refused, in one line.
+Measure your board before you rely on an estimate.
 
-## How time comes of it
+## How time is computed
 
 Training and inference take, each, `max(flops / flops_per_s, bytes / memory_bytes_per_s) + calls * call_s`: the
 roofline, and what Python and the runtime add for each layer. The FLOPs, bytes and calls are those of the model at hand,
 counted once when it is built: FLOPs of its linear and convolution layers; bytes that its layers write and read, and its
 weights; calls of layers. A training step counts as three forward passes. A message takes
-`latency_s + (message + headers) / (rate * (1 - loss)) + packets * loss / (1 - loss) * resend_s`, on average over what
-is lost, so that a run repeats bit for bit. What a device makes durable in an exchange, at a
-round's start its model with the optimiser's moments, takes its size / `disk_bytes_per_s`.
+`latency_s + (message + headers) / (rate * (1 - loss)) + packets * loss / (1 - loss) * resend_s`, on average over
+losses, so that a run repeats bit for bit. The bytes that a device makes durable in an exchange, at a round's start its
+model with the optimiser's moments, take their size / `disk_bytes_per_s`.
 
 **How well.** `benchmarks/simulation/virtual_time.py` times nets that no fit has seen.
 With the x86 profile, on a machine that was
@@ -60,9 +60,9 @@ edge-sdk boards --measure --name lab-pi --write . --state /path/to/state --broke
 
 This times training and inference of small and large nets through the code that trains on a device (torch where it is
 installed, else numpy), fits the figures of speed, reads memory and clock, times the disk, and with `--broker` the link,
-as `lab-pi-link`. It says how far the fit is off, and warns where other programs keep the machine busy. Power and heat
-cannot be seen from inside: they are those of the nearest profile, marked as estimates, until you put your meter's
-figures in their place.
+as `lab-pi-link`. It prints the error of the fit, and warns if other programs keep the machine busy. Power and heat
+cannot be measured from inside: they come from the nearest profile, marked as estimates, until you replace them by your
+meter's figures.
 """
 
 POLICY = ("quorum", "participants", "over_selection", "deadline_s", "retry_s", "join_grace_s", "patience")
@@ -71,29 +71,29 @@ POLICY = ("quorum", "participants", "over_selection", "deadline_s", "retry_s", "
 SCENARIOS = """\
 # Scenarios
 
-What may go wrong in a simulated fleet, and what the coordinator does about it. All of it follows from
-`federation.seed`: the same file gives the same run, bit for bit on one kind of processor (kernels of torch and numpy
-round differently by instruction set). The session, the rounds, the codec and the ledger are
-those of a deployment; only power, links, clocks and time are made up. How to use it:
-[simulate a fleet](../how-to/simulate-a-fleet.md). This page is written by `docs/gen_fleet.py`.
+The faults of a simulated fleet, and the coordinator's reactions. All of it follows from `federation.seed`: the same
+file gives the same run, bit for bit on one type of processor (kernels of torch and numpy round differently by
+instruction set). The session, the rounds, the codec and the ledger are those of a deployment; only power, links,
+clocks and time are simulated. How to use it: [simulate a fleet](../how-to/simulate-a-fleet.md). `docs/gen_fleet.py`
+writes this page.
 
-The devices alone, with which a run is compared, have none of it. Over a broker (`--broker embedded`, real boards) what
-is written here is not imitated: there things go wrong by themselves.
+The devices alone, with which a run is compared, have no faults, and so have runs over a broker (`--broker embedded`,
+real boards), where faults are real.
 
 ## [[fleet]]: what happens to these devices
 
 {fleet}
 
-A device is off for as long as anything keeps it off: its hours, a power cut, an empty battery, its end. What it was
-computing is lost; when it restarts, it continues from its store, as a board does. It draws no power meanwhile. A run
-ends without those that are off.
+A device is off because of its hours, a power cut, an empty battery or its end. Its computation is lost; when it
+restarts, it continues from its store, as a board does. Meanwhile it draws no power. A run ends without the devices that
+are off.
 
-`byzantine` functions that come along, all of `edge_sim.byzantine`: `flip_signs`, `flip_ten` (times -10), `magnify`
-(times 10), `noise`, `swap_classes`, `little_is_enough`, `rubbish`, which sends random bytes in place of uploads, and
-`inflate_counts`, which flips signs and claims as many samples as the protocol can say, when the device joins and in
-every upload: [hostile devices](../how-to/hostile-devices.md). Your own takes the knowledge of an upload and a random
-generator, and returns knowledge of the same make: the same roles, payload kinds and kinds of arrays. One that cannot be
-called so is refused before the run; one that raises or returns something else ends it, with one line.
+Built-in `byzantine` functions, all of `edge_sim.byzantine`: `flip_signs`, `flip_ten` (times -10), `magnify` (times
+10), `noise`, `swap_classes`, `little_is_enough`, `rubbish`, which sends random bytes instead of uploads, and
+`inflate_counts`, which flips signs and claims the maximum number of samples, when the device joins and in every
+upload: [hostile devices](../how-to/hostile-devices.md). Your own takes the knowledge of an upload and a random
+generator, and returns knowledge with the same roles, payload kinds and kinds of arrays. One that cannot be called in
+this way is refused before the run; one that raises or returns something else ends it, with one line.
 
 ## [scenario]: what happens to all
 
@@ -108,20 +108,20 @@ called so is refused before the run; one that raises or returns something else e
 {policy}
 
 A round with `participants` draws them by a hash of seed, round and device, and closes with that number of answers. With
-`over_selection` it asks `participants / rate` devices, where rate = (answered + 2) / (asked + 2), at least 0.1. Those
-who miss the deadline have not answered; of those whose answer was not needed any more, it is known only if it comes
-later, or if they are gone by the next round. The closing exchange asks everybody.
+`over_selection` it asks `participants / rate` devices, where rate = (answered + 2) / (asked + 2), at least 0.1. Devices
+that miss the deadline count as not answered. If enough others answered first, a device counts once its answer comes
+later, or once it is away by the next round. The closing exchange asks all devices.
 
-## Said before a run starts
+## Warnings and refusals before a run
 
 - a model in a runtime that the board's profile does not name;
 - a device whose memory does not hold its model, with the sum: runtime, weights, gradients, moments and a copy of them
   (with two more where weights are shared), activations of a batch, samples; 128 MiB are left to the system;
 - a deadline that no device can meet: training, on a cold board, and the messages around it;
-- an unknown board or link, a window, a time or a function that does not read;
+- an unknown board or link; an invalid window, time or function;
 - `charge_w` without a battery; a loss of the broker or the coordinator after `until_days`.
 
-What came to nothing in a run is remarked in its report: a loss after the run was over, and keys of `[run]` that its
+The report of a run remarks on settings without effect: a loss after the run was over, and keys of `[run]` that its
 engine does not read.
 """
 

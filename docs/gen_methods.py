@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from edge_sim.projects.method_catalogue import EXAMPLE, describe_methods
+from edge_sim.projects.methods_command import EXAMPLE, describe_methods
 
 PAGE = Path(__file__).parent / "reference" / "methods.md"
 
 HEAD = """\
 # Methods
 
-What each method sends, what it asks of a model, and what it gives away.
-[Choosing a method](../how-to/choose-a-method.md) says which one to begin with. `edge-sdk methods` prints more of each,
+What each method sends, needs of a model, and discloses.
+[Choosing a method](../how-to/choose-a-method.md) shows which one to begin with. `edge-sdk methods` prints more of each,
 and `edge-sdk methods --json` everything. `docs/gen_methods.py` writes this page.
 
 *Bytes* are those of one device in one round at most, for {classes} classes, {feature_dim} features and {weights:,}
-weights. *Teaches*: a model that only predicts may take part, and learns nothing.
+weights. *Teaches*: a model that only predicts may take part, but does not learn.
 
 FedKTL, which is often compared with, needs a pretrained generator of pictures from the network, and is left out.
 """

@@ -11,11 +11,11 @@ PAGE = Path(__file__).parent / "reference" / "planted-bugs.md"
 HEAD = """\
 # Planted bugs
 
-Mistakes that somebody could make, each with the test that notices it. Each is planted in a copy of the repository, and
+Possible mistakes, each with the test that notices it. Each is planted in a copy of the repository, and
 its test must fail there: a few in every run of the tests, all with `scripts/test --all`. `docs/gen_planted_bugs.py`
-writes this page from `tests/planted/planted_bugs.py`; [promises](../promises.md) says what the promises are.
+writes this page from `tests/planted/planted_bugs.py`; [promises](../promises.md) lists the promises.
 
-A change of the code that a bug is about moves the bug along: a bug that cannot be planted any more fails the tests.
+If you change the code of a bug, change the bug, too: a bug that can no longer be planted fails the tests.
 
 | bug | planted in | noticed by | promise |
 |---|---|---|---|

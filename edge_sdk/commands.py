@@ -211,7 +211,7 @@ def _rollout_arguments(parser: argparse.ArgumentParser) -> None:
         "--classes",
         type=whole_number(0, 65535),
         metavar="N",
-        help="of the file (default: those of its last layer); 0: it is an extractor, and devices keep their last layer",
+        help="of the file (default: those of its last layer), or 0 for an extractor: devices keep their last layer",
     )
     parser.add_argument("--cost", action="store_true", help="only show what it would cost in bytes and flash writes")
     parser.add_argument("--back", action="store_true", help="let all devices go back to the model that they had before")
@@ -285,7 +285,7 @@ INSTALL = Subcommand(
 )
 DEVICES = Subcommand(
     name="devices",
-    help="list the devices of a running federation: who, since when, what each is doing, and why it is not training",
+    help="list the devices of a running federation: since when, their activity, and why they are not training",
     example="edge-sdk devices --broker mqtt://lab:1883 --federation cameras",
     arguments=_devices_arguments,
     function="edge_sdk.tools.operator.desk:devices_command",
@@ -338,5 +338,5 @@ ROLLOUT = Subcommand(
     example="edge-sdk rollout model.onnx --to 10% --broker mqtt://lab:1883 --federation cameras\n"
     "  edge-sdk rollout --back --broker mqtt://lab:1883 --federation cameras",
     arguments=_rollout_arguments,
-    function="edge_sdk.tools.operator.rollout:command",
+    function="edge_sdk.tools.operator.desk:rollout_command",
 )

@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 Raw = NDArray[Any]
 """Samples as they were recorded, u1 or f4: (n, h, w), (n, h, w, c), (n, t, d), or flat, (n, d) and (n, t)."""
 _TOGETHER_VALUES = 2**18
-"""The numbers that are preprocessed together: what a step leaves to the next one is no longer than this."""
+"""The maximum count of numbers that are preprocessed together, which bounds the memory of a step."""
 _NO_PADDING = 1e-30
-"""What a step becomes that is 0 in every sensor once it is normalised: nets take steps of 0 for padding."""
+"""The value of a step that normalising would make 0 in every sensor: nets take steps of 0 for padding."""
 _AUGMENT_STREAM = 11
 """Keeps these random numbers apart from others with the same seed."""
 
@@ -162,7 +162,7 @@ class Preprocess:
 
 
 def _finite(value: object) -> Floats | None:
-    """Return one number as (), or several as (c,), in f4, or None if they are no numbers, or not finite in f4."""
+    """Return one number as (), or several as (c,), in f4, or None if they are not numbers, or not finite in f4."""
     try:
         found = np.asarray(value)
     except ValueError:
@@ -276,7 +276,7 @@ class Augment:
             raise UsageError(f"augment crop_pixels {self.crop_pixels}: expected 0 or more")
 
     def misfit(self, shape: tuple[int, ...], kind: str | None = None) -> str:
-        """Return why raw samples of a shape, (d,), (h, w) or (h, w, c), cannot be changed so; empty: they can.
+        """Return why raw samples of a shape, (d,), (h, w) or (h, w, c), cannot be augmented, or empty if they can.
 
         kind: the declared one, or None.
         """
@@ -328,8 +328,8 @@ class LocalData:
     """Own samples that are not trained on; measured as `local_accuracy`.  None: it is the accuracy on those samples of
     `test` whose class the device trains on."""
     augment: Augment | None = None
-    """How private mini-batches are changed at random before the model is trained on them, or None.  Raises
-    UsageError where the samples are no pictures."""
+    """How private mini-batches are changed at random before the model is trained on them, or None.  Raises UsageError
+    if the samples are not pictures."""
 
     def __post_init__(self) -> None:
         for name, part in self._parts().items():

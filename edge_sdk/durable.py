@@ -128,7 +128,7 @@ def refuse_emptied(path: Path, contents: Contents) -> None:
 
 
 def _log_of(path: Path | None) -> bytes:
-    """Return the write-ahead log left by a killed process, or empty if there is none."""
+    """Return the write-ahead log left by a killed process, or empty without one."""
     log = None if path is None else path.with_name(f"{path.name}-wal")
     return log.read_bytes() if log is not None and log.exists() else b""
 

@@ -16,9 +16,9 @@
     │   └── LearningLost          a round's result is not uploaded, and is undone
     │       ├── Diverged          training led to numbers that are not finite
     │       ├── TrainingFailed    training raised an error, such as MemoryError
-    │       ├── NotReleased       what would be uploaded may not leave; the owner is told why
-    │       ├── NoSamples         there is no labelled sample to train on any more
-    │       └── RefusedKnowledge  the coordinator sent what the device cannot take
+    │       ├── NotReleased       the upload may not leave the device; its owner gets the reason
+    │       ├── NoSamples         no labelled sample is left to train on
+    │       └── RefusedKnowledge  the coordinator sent knowledge that the device cannot use
     └── RunFailed                 the federation ended without a result
         └── EmptyRound            an exchange ended without anything to aggregate
 
@@ -35,20 +35,20 @@ from pathlib import Path
 
 
 def meant(word: str, known: Collection[str]) -> str:
-    """Return `did you mean X? ` for a word that is close to a known one, and nothing otherwise."""
+    """Return `did you mean X? ` for a word that is close to a known one, otherwise an empty text."""
     close = difflib.get_close_matches(word, sorted(known), 1)
     return f"did you mean {close[0]}? " if close else ""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there is no memory left; torch has no class of its own for that of the processor."""
+    """Whether an error reports that memory ran out; torch has no separate class for the processor's memory."""
     if isinstance(error, RuntimeError):
         return any(words in str(error).lower() for words in _NO_MEMORY)
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
-"""Torch's words, of a processor on POSIX and on Windows, and of a GPU."""
+"""Torch's words, for a processor on POSIX and on Windows, and for a GPU."""
 
 
 class EdgeError(Exception):
@@ -93,7 +93,7 @@ REFUSAL_WORDS = frozenset(
         *("duplicate", "stale", "refused"),
     }
 )
-"""The words under which refused frames are counted; docs/reference/protocol.md says what each one means."""
+"""The words under which refused frames are counted; docs/reference/protocol.md explains each one."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -142,7 +142,7 @@ class InUse(StoreError):
 class Damaged(StoreError):
     """A file is not as it was written.
 
-    path: the file.  found: what shows it.  lost: what it held.  remedy: what its owner can do.
+    path: the file. found: the evidence. lost: its former content. remedy: for its owner.
     """
 
     code = "damaged"
@@ -168,7 +168,7 @@ class Unsupported(ModelError):
 
 
 class LearningLost(ModelError):
-    """What a device learnt in a round is not uploaded, and is undone; `remedy` says what its owner can do."""
+    """A round's result is not uploaded, and is undone; `remedy` is for the device's owner."""
 
     code = "learning-lost"
     remedy = "look at this device's log"
@@ -188,7 +188,7 @@ class TrainingFailed(LearningLost):
 
 
 class NotReleased(LearningLost):
-    """What a device would upload may not leave it; why stands in `remedy` alone, which stays on the device."""
+    """An upload may not leave the device; only `remedy` has the reason, and stays on the device."""
 
     code = "not-released"
 
@@ -198,17 +198,17 @@ class NotReleased(LearningLost):
 
 
 class NoSamples(LearningLost):
-    """The device has no labelled sample to train on any more."""
+    """The device has no labelled sample left to train on."""
 
     code = "no-samples"
     remedy = "label some samples on this device"
 
 
 class RefusedKnowledge(LearningLost):
-    """What the coordinator sent for a round is beyond what is legal, or does not fit the device's model."""
+    """The coordinator's knowledge for a round is illegal, or does not fit the device's model."""
 
     code = "refused-knowledge"
-    remedy = "the coordinator's operator reads why; nothing needs to be done on this device"
+    remedy = "the coordinator's operator gets the reason; nothing needs to be done on this device"
 
 
 class RunFailed(EdgeError):

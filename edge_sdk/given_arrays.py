@@ -29,6 +29,8 @@ DEEP = ("I", "F")
 NAMED = 5
 """Number of columns that a message names."""
 _BILINEAR = 2
+_LOOKED_AT = 4096
+"""Samples that are looked at together: of a large file they are then not all in memory."""
 """Pillow's number of this way of resizing."""
 
 
@@ -81,7 +83,7 @@ def given_array(values: Any, where: str) -> NDArray[Any]:
 
 
 def _several_shapes(values: Any) -> str:
-    """Say which of some samples has another shape than the first, and what to declare; empty: none has."""
+    """Name the first of some samples with another shape, and what to declare, or return an empty text if all are alike."""
     if not isinstance(values, list | tuple) or not all(hasattr(each, "__len__") for each in values):
         return ""
     shapes = [np.shape(each) if hasattr(each, "shape") else (len(each),) for each in values]
@@ -165,11 +167,11 @@ def _coloured(picture: NDArray[Any]) -> NDArray[Any]:
 def channels_last(
     x: NDArray[Any], layout: PictureLayout | None, where: str, *, ambiguous: PictureLayout = CHANNELS_LAST
 ) -> tuple[NDArray[Any], str]:
-    """Return samples with their channels last, a view, and a line that says what was taken; empty: as it was declared.
+    """Return samples with their channels last, a view, and a line about the layout, or empty for a declared one.
 
-    x: (n, h, w, c), (n, c, h, w), or samples without channels, (n, d) or (n, h, w), which stay.  layout: the given one;
-    None: the one that the sizes tell, else `ambiguous`.  One channel first, (n, 1, h, w), becomes (n, h, w).  Raises
-    UsageError for a layout that there is not.
+    x: (n, h, w, c), (n, c, h, w), or samples without channels, (n, d) or (n, h, w), which stay. layout: the declared
+    one, or None to infer it from the sizes, with `ambiguous` as default.  One channel first, (n, 1, h, w), becomes (n,
+    h, w).  Raises UsageError for an unknown layout.
     """
     check_layout(layout, where)
     if x.ndim != 4:
@@ -191,7 +193,7 @@ def check_layout(layout: object, where: str) -> None:
 
 
 def layout_told(shape: tuple[int, ...]) -> PictureLayout | None:
-    """Return the layout that the sizes of one picture tell: (c, h, w) or (h, w, c), or None if they allow for both.
+    """Infer the layout of one picture from its sizes: (c, h, w) or (h, w, c), or None if they allow both.
 
     Channels are 1 or 3, else 2 or 4, and pictures often square.  Where the two signs contradict, none is believed.
     """
@@ -211,7 +213,7 @@ def layout_told(shape: tuple[int, ...]) -> PictureLayout | None:
 def _taken_line(shape: tuple[int, ...], taken: PictureLayout, where: str, *, sure: bool) -> str:
     c, h, w = shape if taken == "NCHW" else (shape[2], shape[0], shape[1])
     order = "first" if taken == "NCHW" else "last"
-    also = "to say so" if sure else f'if that is right, or "{"NHWC" if taken == "NCHW" else "NCHW"}"'
+    also = "to declare it" if sure else f'if that is right, or "{"NHWC" if taken == "NCHW" else "NCHW"}"'
     return (
         f"{where}: samples of shape {tuple(shape)} are taken as pictures with channels {order}: "
         f'{c} channel{"s" * (c != 1)} of {h} x {w}; write layout = "{taken}" {also}'
@@ -219,7 +221,7 @@ def _taken_line(shape: tuple[int, ...], taken: PictureLayout, where: str, *, sur
 
 
 def public_taken(public: int, private: int) -> str:
-    """Say that so many samples are the public set, beside those that devices hold."""
+    """Describe the number of samples in the public set, beside those that devices hold."""
     return f"{public} of the {public + private} training samples are the public set (data.public)"
 
 
@@ -241,7 +243,9 @@ def raw_values(x: NDArray[Any], where: str) -> NDArray[Any]:
     check_numbers(x, where)
     with np.errstate(over="ignore"):  # what is too large for f4 becomes Inf, and is refused below
         values = x.astype(np.float32, copy=False)
-    wild = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))  # sample numbers
+    parts = [values[first : first + _LOOKED_AT] for first in range(0, len(values), _LOOKED_AT)]
+    finite = [np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in parts]
+    wild = np.flatnonzero(~np.concatenate([*finite, np.ones(0, bool)]))  # sample numbers
     if len(wild):
         first = sample_at(where, wild[0]) if isinstance(where, Places) else wild[0]
         place = ", ".join(map(str, np.argwhere(~np.isfinite(values[wild[0]]))[0]))
@@ -253,7 +257,7 @@ def raw_values(x: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def check_numbers(x: NDArray[Any], where: str) -> None:
-    """Raise UsageError for samples that are no real numbers, with what to write."""
+    """Raise UsageError, with the remedy, for samples that are not real numbers."""
     if x.dtype.kind in "biuf":
         return
     name = _name(where)
@@ -299,7 +303,7 @@ def labels_of(y: Any, where: str, expected: str = "") -> NDArray[Any]:
     if found.ndim == 1 and found.dtype.kind == "O":
         raise UsageError(f"{refused} or names of classes, one for each sample (n,): write {name}.astype(str) for names")
     if found.ndim == 1 and found.dtype.kind == "f" and found.size:
-        raise UsageError(f"{refused}, one for each sample (n,); numbers to predict (regression) are not offered")
+        raise UsageError(f"{refused}, one for each sample (n,); numbers to predict (regression) are not supported")
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise UsageError(f"{refused}, one for each sample (n,)")
     return found

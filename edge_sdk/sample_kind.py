@@ -69,7 +69,7 @@ class SampleKind:
         return f'kind="{self.name}"' + (f", vocabulary={self.vocabulary}" if self.vocabulary else "")
 
     def held(self, x: NDArray[Any], layout: PictureLayout | None, where: str) -> tuple[NDArray[Any], str]:
-        """Return samples as they lie in memory, u1 or f4, and a line on what they were taken for; empty: it is clear.
+        """Return samples as they lie in memory, u1 or f4, and a line if what they are is in doubt.
 
         Raises UsageError for another shape, and for an id that the vocabulary does not have.
         """
@@ -260,7 +260,7 @@ def net_shape(kind: SampleKind | None, shape: tuple[int, int, int]) -> tuple[int
 
 
 def steps_there(x: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which steps are no padding: series (n, t, d) or ids (n, t) -> (n, t)."""
+    """Return which steps are not padding: series (n, t, d) or ids (n, t) -> (n, t)."""
     filled = x != 0 if x.ndim == 2 else (x != 0).any(axis=2)
     found: NDArray[np.bool_] = np.logical_or.accumulate(filled[:, ::-1], axis=1)[:, ::-1]
     return found

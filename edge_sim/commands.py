@@ -314,7 +314,7 @@ BENCH = Subcommand(
     help="run all methods on text, sensors, spectra and pictures on a fleet of small boards, and make one table",
     example="edge-sdk bench --methods fedproto --tasks vibration,mnist",
     arguments=_bench_arguments,
-    function="edge_sim.bench.command:command",
+    function="edge_sim.bench.page:command",
 )
 REPLAY = Subcommand(
     name="replay",
@@ -328,5 +328,5 @@ LAB_DEVICE = Subcommand(
     help="as a board of a lab, take part in the runs of edge-sdk compare --on-devices",
     example="edge-sdk lab-device --broker mqtt://desk:1883 --number 7",
     arguments=_lab_device_arguments,
-    function="edge_sim.lab.command:command",
+    function="edge_sim.lab.board:command",
 )

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from properties import SHARE
 
 from edge_sdk import objectives
-from edge_sdk.methods.contract.vocabulary import check_registered
+from edge_sdk.methods.contract.registry import check_registered
 from edge_sdk.protocol import registry
 
 # Property tests try the same few examples in each run, so that a failure is one's own, and more and other ones with
@@ -42,6 +42,23 @@ def pytest_configure(config: pytest.Config) -> None:
     """Choose the examples before any test is read, because a decorator keeps the profile of its time."""
     if config.getoption("--all") and not config.getoption("--hypothesis-profile"):
         settings.load_profile("new_examples")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what is marked `traced` twice: as it is, and traced from the first step on.
+
+    test_torch_traced compares the bits of traced and of other fits, net by net, term by term.  Marked are the tests that
+    do something to a model between its fits, or give it a net that is not in that list.
+    """
+    if metafunc.definition.get_closest_marker("traced"):
+        metafunc.fixturenames.insert(0, "traces")
+        ways = [pytest.param("auto", id=""), pytest.param("always", marks=pytest.mark.costly, id="traced")]
+        metafunc.parametrize("traces", ways, indirect=True)
+
+
+@pytest.fixture
+def traces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGE_SDK_TRACED", request.param)
 
 
 def pytest_collection() -> None:

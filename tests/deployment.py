@@ -18,7 +18,7 @@ from coordinator.config import to_toml
 from edge_sim.config import settings
 from edge_sim.fleet import fleet as sim_fleet
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 """How long anything here may take before it is called hung."""
 
 APP = """\

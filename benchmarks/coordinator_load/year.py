@@ -48,8 +48,7 @@ from edge_sdk.identity.claims import (
     read_claim,
     unpack_enrolment_answer,
 )
-from edge_sdk.identity.crypto_certificates import new_request, new_tls_key
-from edge_sdk.identity.crypto_keys import new_signing_key
+from edge_sdk.identity.crypto_keys import new_request, new_signing_key, new_tls_key
 from edge_sdk.identity.folder import ABOUT, AUTHORITY, CERTIFICATE, SIGNING, TLS_KEY, IdentityCard
 from edge_sdk.public_set.samples import PublicSet
 from edge_sim.clock.virtual_fleet import VirtualFleet

@@ -31,9 +31,8 @@ from coordinator.rounds import RoundPolicy
 from coordinator.serving.server import Server
 from edge_sdk.device.store import FinishedExchange, RoundStart, SqliteStore
 from edge_sdk.methods.contract.registry import load_method
-from edge_sdk.policy.conditions import CONDITIONS
-from edge_sdk.policy.linux_sensors import LinuxSensors
-from edge_sdk.policy.sensors import FakeSensors
+from edge_sdk.policy.policy import CONDITIONS
+from edge_sdk.policy.sensors import FakeSensors, LinuxSensors
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec, TrainSpec
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.memory.hub import Hub

@@ -151,9 +151,9 @@ def _check(file: Path) -> None:
     except FileNotFoundError:
         raise UsageError(f"{file}: no such file") from None
     except (tarfile.TarError, *UNREADABLE) as error:
-        raise UsageError(f"{file}: is no backup of edge-sdk lab backup, or damaged ({type(error).__name__})") from None
+        raise UsageError(f"{file}: is not from edge-sdk lab backup, or is damaged ({type(error).__name__})") from None
     if not listed:
-        raise UsageError(f"{file}: is no backup of edge-sdk lab backup, or damaged (it lacks {MANIFEST})")
+        raise UsageError(f"{file}: is not from edge-sdk lab backup, or is damaged (it lacks {MANIFEST})")
     wrong = [name for name in listed if found.get(name) != listed[name]]
     if wrong or str(LEDGER) not in listed or {*found} != {*listed}:
         raise UsageError(f"{file}: is damaged: {', '.join(sorted(wrong)) or 'its list of files'}; use another backup")

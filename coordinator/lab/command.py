@@ -107,7 +107,7 @@ def rotate_command(args: argparse.Namespace) -> int:
     """Give the coordinator a new signing key."""
     owner.rotate_signing_key(args.lab)
     tell_owner(f"{args.lab}: the coordinator has a new signing key, introduced by the one before")
-    tell_owner("start it again with --resume: devices follow by themselves, also those that come back later")
+    tell_owner("start it again with --resume: devices follow automatically, also those that come back later")
     tell_owner(f"copy {args.lab / 'operator'} again to wherever operators use it")
     return 0
 

@@ -30,7 +30,6 @@ from edge_sdk.identity.folder import (
     SUCCESSION,
     TLS_KEY,
     IdentityCard,
-    crypto_certificates,
     crypto_keys,
     open_identity,
 )
@@ -45,8 +44,7 @@ from edge_sdk.identity.registry import (
     with_revoked,
     write_registry,
 )
-from edge_sdk.identity.signatures import Role
-from edge_sdk.identity.succession import with_successor
+from edge_sdk.identity.signatures import Role, with_successor
 from edge_sdk.protocol.topics import is_id
 
 SETTINGS, AUTHORITY_KEY, CLAIMS = "lab.json", "ca.key", "claims"
@@ -62,7 +60,7 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1")
 
 
 class Issuer(Protocol):
-    """The authority of a lab: `LabAuthority` in edge_sdk/identity/crypto_certificates.py, which is imported lazily."""
+    """The authority of a lab: `LabAuthority` in edge_sdk/identity/crypto_keys.py, which is imported lazily."""
 
     def issue_for_key(self, name: str, tls_key: bytes, hosts: Sequence[str] = ()) -> bytes:
         """Return a certificate for a private key that this machine holds."""
@@ -89,7 +87,7 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str, *, encrypts:
             f"{lab} holds an incomplete lab, without {REGISTRY}; restore that from a backup, or remove the "
             "folder if the lab was never finished"
         )
-    certificates = crypto_certificates()
+    certificates = crypto_keys("a certificate")
     make_folder(lab, str(lab), private=True)
     authority, authority_key = certificates.new_authority(f"edge-sdk lab {hosts[0]}")
     key_files.write_whole(lab / AUTHORITY, authority)
@@ -124,7 +122,7 @@ def _tls_pairs(issuer: Issuer, hosts: Sequence[str]) -> dict[str, str]:
     found, names = dict[str, str](), [*dict.fromkeys((*hosts, *LOOPBACK_HOSTS))]
     places = {name: (f"{name}/{TLS_KEY}", f"{name}/{CERTIFICATE}", ()) for name in STAFF}
     for name, (key, certificate, its_hosts) in {**places, "broker": (BROKER_KEY, BROKER_CERTIFICATE, names)}.items():
-        tls_key = crypto_certificates().new_tls_key()
+        tls_key = crypto_keys("a certificate").new_tls_key()
         found |= {key: tls_key.decode(), certificate: issuer.issue_for_key(name, tls_key, its_hosts).decode()}
     return found
 
@@ -153,9 +151,9 @@ def renew_lab(lab: Path, hosts: Sequence[str] = ()) -> None:
 
 
 def rotate_signing_key(lab: Path) -> None:
-    """Give the coordinator a new signing key, which the one before introduces to devices.
+    """Give the coordinator a new signing key, which the old one introduces to devices.
 
-    Raises UsageError while a coordinator runs: it would go on signing with the key before.
+    Raises UsageError while a coordinator runs, because it would still sign with the old key.
     """
     check_lab(lab)
     finish_renewal(lab)
@@ -246,7 +244,7 @@ def write_broker_files(lab: Path, registry: Registry) -> None:
 def authority_of(lab: Path) -> Issuer:
     """Return the authority of a lab.  Raises UsageError if its key cannot be read, or if others can read it, too."""
     certificate = key_files.read_part(lab / AUTHORITY)
-    issuer: Issuer = crypto_certificates().LabAuthority(certificate, key_files.read_secret(lab / AUTHORITY_KEY))
+    issuer: Issuer = crypto_keys("a certificate").LabAuthority(certificate, key_files.read_secret(lab / AUTHORITY_KEY))
     return issuer
 
 
@@ -297,7 +295,7 @@ def issue_claims(lab: Path, devices: Sequence[str], folder: Path | None = None) 
     check_lab(lab)
     folder = folder or lab / CLAIMS
     own = open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR)
-    certificates, issuer = crypto_certificates(), authority_of(lab)
+    certificates, issuer = crypto_keys("a certificate"), authority_of(lab)
     authority = key_files.read_part(lab / AUTHORITY).decode()
     make_folder(folder, f"--out {folder}", private=True)  # before any claim is recorded
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from coordinator.lab import owner
 from coordinator.lab.broker_settings import SWEEPER
 from edge_sdk.identity import key_files
-from edge_sdk.identity.folder import AUTHORITY, crypto_certificates
+from edge_sdk.identity.folder import AUTHORITY, crypto_keys
 from edge_sdk.protocol.topics import ROOT
 from edge_sdk.transport.base import Connected, Place, Rejected
 from edge_sdk.transport.mqtt.tls import OF_LAB, TlsFiles
@@ -49,7 +49,7 @@ def clear_retained(lab: Path, devices: Iterable[str]) -> int:
 
     Clears none if the broker does not answer: a restarted broker has no retained messages anyway.
     """
-    certificates, topics = crypto_certificates(), _Topics()
+    certificates, topics = crypto_keys("a certificate"), _Topics()
     filters = [f"{ROOT}/+/{part}" for each in devices for part in (f"up/+/{each}/#", f"st/{each}")]
     with tempfile.TemporaryDirectory(prefix="edge-sdk-lab-") as own:  # accessible to its owner only
         files = TlsFiles(lab / AUTHORITY, Path(own) / "tls.pem", Path(own) / "tls.key", OF_LAB)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol, TypeAlias
 
-from coordinator.record.open_exchange import OpenExchange
-from coordinator.record.round_result import RoundResult
+from coordinator.record.round_result import OpenExchange, RoundResult
 from coordinator.record.run_record import RunRecord
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import DeviceEntry

@@ -45,6 +45,11 @@ class Period:
         newest = self.accuracy if accuracy is None else accuracy
         return replace(self, rounds=self.rounds + 1, skipped=self.skipped + skipped, accuracy=newest, **sums)
 
+    def with_later(self, later: Period) -> Period:
+        """The period with one more that follows it."""
+        sums = {name: getattr(self, name) + getattr(later, name) for name in ("rounds", "skipped", *SUMMED)}
+        return replace(self, accuracy=self.accuracy if later.accuracy is None else later.accuracy, **sums)
+
     def to_json(self) -> dict[str, Any]:
         """The fields as plain values."""
         return {name: getattr(self, name) for name in _FIELDS}
@@ -91,6 +96,14 @@ class Periods:
         """The newest periods of a kind, oldest first."""
         found = [key for key in self.kept if key.kind == kind]
         return {key: self.kept[key] for key in found[-most:]}
+
+    def months(self) -> dict[str, Period]:
+        """The days that are kept, summed up by month, as 2026-03, oldest first."""
+        found: dict[str, Period] = {}
+        for key, day in self.newest("day", KEPT["day"]).items():
+            month = f"{date.fromordinal(key.number):%Y-%m}"
+            found[month] = found[month].with_later(day) if month in found else day
+        return found
 
     def oldest(self) -> dict[Kind, int]:
         """The number of the oldest period that is kept, by kind; 0 before the first."""

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from coordinator.record import instruments
+from coordinator.record.round_result import idle_terms, newest
 from coordinator.record.units import human_bytes, printable
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.contract.base import Method
@@ -18,8 +18,8 @@ LEAST_PARTICIPATION = 0.3
 
 
 def labels_told(method: Method[Any]) -> str | None:
-    """Warning W18, given once: what the uploads of a method that trades rows by class tell about a device's labels."""
-    return f"W18: {method.name} tells the coordinator {method.discloses}" if method.holders_wanted else None
+    """Warning W18, given once: what uploads with rows by class reveal about a device's labels."""
+    return f"W18: {method.name} reveals to the coordinator {method.discloses}" if method.holders_wanted else None
 
 
 def check_classes(
@@ -52,7 +52,7 @@ def cautions(method: Method[Any]) -> tuple[str, ...]:
     if method.holders_wanted:
         found += [
             "W16: refused with rows of a class that the device did not hold when it joined",
-            "W18: uploads tell which classes a device holds",
+            "W18: uploads reveal which classes a device holds",
         ]
     if method.holders_wanted > 1:
         found.append(
@@ -175,10 +175,10 @@ _REMEDIES = {
 
 
 def not_served(counts: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, ...]:
-    """Warning W23: the devices that went on predicting with an older model, in how many rounds, and why at last."""
+    """Warning W23: the devices that still predicted with an older model, in how many rounds, and the last reason."""
     return tuple(
-        f"W23: {device} did not serve the model of {count} rounds: {why[device]}; if many devices say so, look for a "
-        "contributor that spoils what all receive"
+        f"W23: {device} did not serve the model of {count} rounds: {why[device]}; if many devices report it, look for "
+        "a contributor that spoils what all receive"
         for device, count in sorted(counts.items())
     )
 
@@ -208,11 +208,11 @@ def left_out(counts: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, ..
 def claimed_too_much(devices: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
     """Warning W26: the devices whose number of samples was cut, and what they weighed as.
 
-    It accuses nobody: a device's number is cut as well where the others declare too few.
+    It is not an accusation: a device's number is also cut if the others declare too few.
     """
     return tuple(
-        f"W26: {device} declared {claimed:,} samples, and weighed as {weighs:,}: [robust] believes no more beside what "
-        "the others declared; if all these numbers are right, raise robust.most_samples where it is set, or set "
+        f"W26: {device} declared {claimed:,} samples, and weighed as {weighs:,}, the most that [robust] accepts beside "
+        "the others' numbers; if all these numbers are right, raise robust.most_samples if it is set, or set "
         "robust.count_factor = 0"
         for device, (claimed, weighs) in sorted(devices.items())
     )
@@ -254,12 +254,12 @@ EARLY_ROUNDS = 5
 
 def without_effect(method: Method[Any], spec: FederationSpec, record_instruments: Mapping[int, Any]) -> tuple[str, ...]:
     """Warning W19: the loss terms and other parts of a method that did nothing when they were measured last."""
-    found = instruments.newest(record_instruments)
+    found = newest(record_instruments)
     terms = (
         "the term {2} on {1} samples is {share:.1%} of the gradient, which has no effect; change its weight".format(
             *name.split(".", 2), share=found[name]
         )
-        for name in instruments.idle_terms(found)
+        for name in idle_terms(found)
     )
     return tuple(f"W19: {what}" for what in (*terms, *method.without_effect(spec, found)))
 
@@ -279,8 +279,8 @@ def left(device: str, reason: str) -> str:
 def contested(device: str) -> str:
     """The remark on an id that several devices use at the same time."""
     return (
-        f"two devices take part as {device}: the one that came later is refused; give each an identity of its own, and "
-        "a state folder that is no copy"
+        f"two devices take part as {device}: the one that came later is refused; give each its own identity, and never "
+        "a copied state folder"
     )
 
 
@@ -320,7 +320,7 @@ FRAME_FAULTS: Mapping[str, str] = {
     "replayed": "older than one that came before",
     "knowledge": "with content that this exchange does not expect",
     "chunk": "in pieces that contradict each other",
-    "busy": "for which there was no room",
+    "busy": "without room in memory",
     "incomplete": "of which pieces never came",
     "duplicate": "that had come before",
     "stale": "too late for their exchange",

@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coordinator.record.control_group import ControlGroup
-from coordinator.record.instruments import ByName
-from coordinator.record.open_exchange import Waiting
 from coordinator.record.periods import Periods
-from coordinator.record.round_result import CURVES, PREFIXES, Missed, RoundResult
+from coordinator.record.round_result import CURVES, PREFIXES, ByName, Missed, RoundResult, Waiting
 from edge_sdk.errors import REFUSAL_WORDS
 from edge_sdk.methods.contract.requests import MeasuredModel
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -125,7 +123,7 @@ class RunRecord:
     updates: Counter[str] = field(default_factory=Counter)
     refused_frames: dict[str, Counter[str]] = field(default_factory=dict)
     refused_by_devices: dict[str, Counter[str]] = field(default_factory=dict)
-    """Frames that devices refused, as their uploads tell: device -> word -> count."""
+    """Frames that devices refused, as their uploads report: device -> word -> count."""
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
     sums: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """The sums of `add`: name of a figure -> device -> amount."""
@@ -136,7 +134,8 @@ class RunRecord:
     refused_uploads: dict[str, tuple[ExchangeId, str]] = field(default_factory=dict)
     """The newest upload of each device that was refused for what it held: its place, and why.  Not saved."""
     declining: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """The devices that decline now -> word and text of the reason.  Not saved: after a restart their statuses tell."""
+    """The devices that decline now -> word and text of the reason.  Not saved: after a restart their statuses report
+    it."""
     declined: dict[str, Counter[str]] = field(default_factory=dict)
     """By device: the exchanges that closed without it because it declined, by the word of the reason."""
     joules_source: dict[str, str] = field(default_factory=dict)
@@ -181,6 +180,9 @@ class RunRecord:
     """The caps that cut the counts in slots, by device."""
     control: ControlGroup = field(default_factory=ControlGroup)
     """The devices that train alone, and what they and the others reached."""
+    kinds: dict[str, dict[str, str]] = field(default_factory=dict)
+    """In rounds without an end, what sets devices apart: `board`, `model` and the month in which each `joined`, by
+    device."""
     canary: dict[str, Any] = field(default_factory=dict)
     """What the guard for all classes knows of earlier models; empty without one."""
     left: dict[str, str] = field(default_factory=dict)
@@ -240,6 +242,9 @@ class RunRecord:
         """
         _, found = self.newest_accuracies()
         mean = statistics.fmean(found.values()) if found else None
+        known = self.kinds.setdefault("joined", {})
+        if len(known) < len(self.contributed):
+            known.update(dict.fromkeys(self.contributed.keys() - known.keys(), f"{day:%Y-%m}"))
         skipped, self._skips_rolled = self.skips - self._skips_rolled, self.skips
         self.periods.add(self.rounds[-1], now_s, day, skipped=skipped, accuracy=mean)
         if keep is None:
@@ -254,6 +259,11 @@ class RunRecord:
             for number in [number for number in curve if number <= self.rolled]:
                 del curve[number]
         self.unsaved = {number for number in self.unsaved if number > self.rolled}
+
+    def is_kind(self, device: str, **kinds: str) -> None:
+        """Note what sets a device apart, such as its `board`."""
+        for name, value in kinds.items():
+            self.kinds.setdefault(name, {})[device] = value
 
     def measured(
         self, device: str, rounds: int, metrics: Mapping[str, float], model: MeasuredModel = "personal"
@@ -360,7 +370,7 @@ class RunRecord:
     ) -> None:
         """Count an exchange that closed without these devices.
 
-        at: the exchange, or None to list nobody.  away: those whose link was lost, or that missed an earlier
+        at: the exchange, or None to list no devices.  away: those whose link was lost, or that missed an earlier
         deadline.  withheld: those that sent no knowledge because their training diverged or failed.  paused: those that
         an operator paused, which are among `declined`.
         """
@@ -535,6 +545,7 @@ class RunRecord:
         """The record as plain values for JSON, without what it notes of each round (`new_history`)."""
         found = {name: getattr(self, name) for name in (*_RESTORED, *_RESTORED_LATER)}
         found["control"] = self.control.to_json()
+        found["control_later"] = self.control.later_to_json()
         return {**found, **({"closed": self._closed} if self.rolled else {}), **self.sums}
 
     def new_history(self) -> dict[int, dict[str, Any]]:
@@ -576,6 +587,8 @@ class RunRecord:
             **{name: restore(plain[name]) for name, restore in _RESTORED_LATER.items() if name in plain},
             unsaved=set(older),
         )
+        if "control" in plain:
+            found.control = ControlGroup.from_json(plain["control"], plain.get("control_later", {}))
         found._closed |= plain.get("closed", {})  # of this class
         found._skips_rolled = found.skips
         return found
@@ -634,15 +647,15 @@ _RESTORED_LATER: Mapping[str, Callable[[Any], Any]] = {
     "skips": int,
     "last_skip": dict,
     "rolled": int,
-    "control": ControlGroup.from_json,
+    "kinds": _dicts,
     "last_round": dict,
     "canary": dict,
 }
 """Those that older records may lack."""
 
 
-_FIELDS = frozenset((*_RESTORED, *_RESTORED_LATER, *CURVES, "instruments", "rounds"))
-"""The keys of a saved record that are no sums."""
+_FIELDS = frozenset((*_RESTORED, *_RESTORED_LATER, *CURVES, "instruments", "rounds", "control", "control_later"))
+"""The keys of a saved record that are not sums."""
 
 
 def _older_history(plain: Mapping[str, Any]) -> dict[int, dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""Measured answer times of devices, to tell a device that still computes from one whose invitation got lost.
+"""Measured answer times of devices, to distinguish a device that still computes from one whose invitation was lost.
 
-An invitation can be as large as a model, and a device that computes gains nothing from a second one.  So a device is
-not invited again while its last answers suggest that it still computes.  After rounds that lost messages, every silent
+An invitation can be as large as a model, and a second one is useless to a device that computes.  So a device is not
+invited again while its last answers suggest that it still computes.  After rounds that lost messages, every silent
 device is invited again, so that each loss is repaired soon.
 """
 

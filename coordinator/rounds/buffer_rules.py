@@ -1,4 +1,4 @@
-"""What the rules of the round machine do where versions are aggregated from buffers (buffered.py)."""
+"""The round machine's rules for versions that are aggregated from buffers (buffered.py)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from edge_sdk.reductions.append_only import AppendOnlySet
 
 
 def rejoin_buffer(state: RoundState, event: Joined) -> RoundTransition:
-    """Send the newest version to a device that had work, because it may have lost it; to others if there is room.
+    """Send the newest version to a device that may have lost its work, or to another one if there is room.
 
     While the rounds rest it gets that version once they open (`ask_again`).
     """

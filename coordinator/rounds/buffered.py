@@ -1,17 +1,17 @@
 """Rounds without rounds: the coordinator aggregates as soon as some of the busy devices have answered.
 
 Buffered asynchrony: Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022
-(arXiv:2106.06639).  A *version* is what devices learn from; it has the number of a round.  `busy` devices compute at
-any time, each from the version that was the newest when it got its work.  The *buffer* of a version takes `buffer`
-uploads, whatever version they were made from, and is then aggregated into the next version.  The staleness of an upload
-is the number of versions that came between.
+(arXiv:2106.06639).  A *version* is the state that devices learn from; it has the number of a round.  `busy` devices
+compute at any time, each from the version that was the newest when it got its work.  The *buffer* of a version takes
+`buffer` uploads, made from any version, and is then aggregated into the next version.  The staleness of an upload is
+the number of versions made since its device began.
 
-A device that answers gets the newest version at once, unless it has computed that one: then it waits for the next.  So
-it answers each version at most once, and an upload is known as a repeated one by its version alone.  A device whose
-upload is in the open buffer may answer a second time: that upload waits for the next buffer.
+A device that answers gets the newest version at once, or waits for the next one if it has computed that.  So it answers
+each version at most once, and the version shows whether an upload is a repeated one.  A device whose upload is in the
+open buffer may answer a second time: that upload waits for the next buffer.
 
-Where versions have a pace, it says when devices get work.  What they send counts at any time, also while the rounds
-rest, and a buffer that fills then is aggregated.
+If versions have a pace, it decides when devices get work.  Their uploads count at any time, also while the rounds rest,
+and may fill and close a buffer then.
 
 The functions are pure, and used by machine.py.
 """
@@ -30,7 +30,7 @@ _SLACK = 1.5
 
 
 def applies(state: RoundState) -> bool:
-    """Whether a buffer is open, or the next to open."""
+    """Whether a buffer is open, or is the next to open."""
     return bool(state.policy.buffer) and not state.closing
 
 
@@ -66,7 +66,7 @@ def slot_of(state: RoundState, device: str) -> ExchangeId:
 def fitting(state: RoundState, devices: Sequence[str]) -> int:
     """Return how many uploads of these devices, in their order, may be written before the buffer is aggregated.
 
-    None while it is being aggregated, which the disk can delay: the next buffer, which takes them, is not open yet.
+    Return 0 while it is being aggregated, which the disk can delay: the next buffer is not open yet.
     """
     if not applies(state):
         return len(devices)
@@ -82,9 +82,9 @@ def fitting(state: RoundState, devices: Sequence[str]) -> int:
 
 
 def opened_buffer(state: RoundState) -> tuple[RoundState, tuple[Fold, ...]]:
-    """Open a buffer: uploads that waited for it count in it, and devices at work go on with their earlier versions.
+    """Open a buffer: uploads that waited for it count in it, and devices at work continue with their earlier versions.
 
-    After a restart, or a rest, the buffer may hold uploads already.  Then those that wait are for the one after it.
+    After a restart, or a rest, the buffer may already hold uploads.  Then those that wait belong to the next one.
     """
     ahead = () if state.folded else state.ahead
     folded = frozenset(state.folded) | {each.device for each in ahead}
@@ -95,7 +95,7 @@ def opened_buffer(state: RoundState) -> tuple[RoundState, tuple[Fold, ...]]:
 
 
 def answered(state: RoundState, event: Persisted) -> tuple[RoundState, bool]:
-    """Take a durable upload; returns whether it counts in the open buffer, and does not wait for the next one."""
+    """Take a durable upload; returns whether it counts in the open buffer (otherwise it waits for the next one)."""
     device, version = event.device, event.place.round
     work = state.work.get(device)
     took_s = dict(state.took_s)
@@ -109,7 +109,7 @@ def answered(state: RoundState, event: Persisted) -> tuple[RoundState, bool]:
 
 
 def released(state: RoundState, device: str) -> RoundState:
-    """The device computes no longer."""
+    """The device no longer computes."""
     return replace(state, work=_without(state.work, device)) if device in state.work else state
 
 
@@ -119,7 +119,7 @@ def idle(state: RoundState, now_s: float) -> tuple[RoundState, frozenset[str]]:
     free = (state.policy.busy or len(state.members)) - len(here & state.work.keys())
     able = frozenset(here) - state.work.keys() - state.withheld
     if state.place.round + 1 == state.policy.rounds:
-        able -= state.folded  # a second answer would count in the next buffer, and there is none
+        able -= state.folded  # a second answer would count in the next buffer, but this is the last one
     able = frozenset(each for each in able if state.counted_to.get(each, -1) < state.place.round)
     chosen = selection.select(able, max(0, free), state.policy.seed, state.place.round)
     return given_newest(state, chosen, now_s), chosen
@@ -134,7 +134,7 @@ def given_newest(state: RoundState, devices: frozenset[str], now_s: float) -> Ro
 
 
 def silent(state: RoundState, now_s: float) -> frozenset[str]:
-    """Devices whose work on the newest version may have got lost.  Those with an earlier one still compute."""
+    """Devices whose work on the newest version may be lost.  Devices with an earlier version still compute."""
     wait_s = state.policy.retry_s
     due_s = {
         device: work.at_s + max(wait_s, _SLACK * state.took_s.get(device, 0.0))

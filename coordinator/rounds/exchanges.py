@@ -98,7 +98,7 @@ def await_rest(state: RoundState, now_s: float) -> RoundState:
 
 
 def at(state: RoundState, place: ExchangeId) -> RoundState:
-    """Go to a new exchange, to which nobody has been invited yet."""
+    """Go to a new exchange, without invited devices."""
     nobody: frozenset[str] = frozenset()
     return replace(state, place=place, folded=nobody, invited=nobody, earlier=nobody)
 
@@ -189,7 +189,7 @@ def open_buffer(state: RoundState, now_s: float) -> RoundTransition:
 def go_on(state: RoundState, now_s: float) -> RoundTransition:
     """Send the newest version to idle devices; close a buffer that is full, or for which no other device computes.
 
-    While the rounds rest, nobody gets work, and only a full buffer closes.
+    While the rounds rest, devices get no work, and only a full buffer closes.
     """
     full = len(state.folded) >= state.policy.buffer
     if state.phase is RoundPhase.RESTING:
@@ -228,8 +228,8 @@ def heard_late(state: RoundState, event: Received | Withheld | Persisted) -> Rou
 def _measured(state: RoundState) -> RoundState:
     """Count the devices asked and the answers to a round's first exchange.
 
-    If enough answers came before the deadline, nobody knows whether the other devices would have answered: they are put
-    in `unheard`.  Devices that were put there in the round before and are away by now count as asked without an answer.
+    If enough answers came before the deadline, the outcome of the other devices is unknown: they are put in `unheard`.
+    Devices that were put there in the previous round and are away by now count as asked without an answer.
     """
     if state.place.exchange or state.closing or state.policy.buffer:
         return state
@@ -263,7 +263,7 @@ def close_exchange(state: RoundState, now_s: float | None = None) -> RoundTransi
 
 
 def fail_without_quorum(state: RoundState) -> RoundTransition:
-    """Fail if no quorum can come together any more."""
+    """Fail if a quorum is no longer possible."""
     if not state.quorum_possible:
         return fail_run(state, _too_few(state))
     return state, ()
@@ -341,7 +341,7 @@ def _unfilled(state: RoundState) -> str:
 
 
 def skip(state: RoundState, reason: str, *, opened: bool = True) -> RoundTransition:
-    """Rest until the pace lets the same exchange be tried again; uploads that are durable stay, and late ones count."""
+    """Rest until the pace lets the same exchange be tried again; durable uploads stay, and late ones count."""
     if state.stopping:
         return replace(state, phase=RoundPhase.DRAINED), (Skip(state.place, reason, opened),)
     state, dismissed = dismiss(state)
@@ -350,6 +350,6 @@ def skip(state: RoundState, reason: str, *, opened: bool = True) -> RoundTransit
 
 
 def rest(state: RoundState) -> RoundTransition:
-    """Ask the pace; until it answers, a buffer takes the uploads that waited for it, and devices at work go on."""
+    """Ask the pace; until it answers, a buffer takes the uploads that waited for it, and devices at work continue."""
     state, waited = buffered.opened_buffer(state) if buffered.applies(state) else (state, ())
     return replace(state, phase=RoundPhase.RESTING, rest_until_s=math.inf), (*waited, Rest(state.place))

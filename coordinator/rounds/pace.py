@@ -1,8 +1,7 @@
 """When a round may open: pauses between rounds, hours of the day, and budgets of a day.
 
 Pure: every function gets the time, in seconds since 1970.  Hours and days are those of a stated time zone, so they
-follow its clock changes: an hour that a change leaves out does not open a window, and one that it repeats opens it for
-longer.
+follow its clock changes: no window opens in an hour that a change skips, and an hour that it repeats counts twice.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class OpenHours:
         return f"{_clock(self.opens)}-{_clock(self.closes)}"
 
     def earlier(self, seconds: int) -> OpenHours:
-        """The same hours on a clock that is so far behind."""
+        """The same hours on a clock that is this far behind."""
         return OpenHours((self.opens - seconds // 60) % DAY_MINUTES, (self.closes - seconds // 60) % DAY_MINUTES)
 
     def hold(self, minute: float) -> bool:
@@ -40,13 +39,14 @@ class RoundPace:
     """The conditions under which a round opens; none by default."""
 
     every_s: float = 0.0
-    """Least seconds between the openings of two rounds."""
+    """Minimum seconds between the openings of two rounds."""
     hours: OpenHours | None = None
     """The hours in which rounds open, or None for all hours.  An open round may end after them."""
     zone: str = UTC
     """The time zone of hours and days."""
     bytes_per_day: int = 0
-    """After the round in which the bytes of all devices reach this, no round opens until the next day; 0: no limit."""
+    """After the round in which the bytes of all devices reach this, no round opens until the next day; 0 for no
+    limit."""
     joules_per_day: float = 0.0
     """The same for the joules of all devices."""
 
@@ -57,7 +57,7 @@ class RoundPace:
 
     @property
     def rounds_per_day(self) -> float:
-        """How many rounds can open on a day of 24 hours, by `every` and the hours; 0 without `every`."""
+        """The number of rounds that can open on a day of 24 hours, by `every` and the hours; 0 without `every`."""
         open_s = 86_400.0 if self.hours is None else (self.hours.closes - self.hours.opens) % DAY_MINUTES * 60.0
         return max(1.0, open_s // self.every_s) if self.every_s else 0.0
 
@@ -71,7 +71,7 @@ class RoundPace:
         return datetime.fromtimestamp(at_s, self.tz).date()
 
     def offset_s(self, at_s: float) -> int:
-        """How far the clock of the time zone is ahead of UTC at this time, in seconds."""
+        """The offset of the time zone's clock from UTC at this time, in seconds."""
         ahead = datetime.fromtimestamp(at_s, self.tz).utcoffset()
         return 0 if ahead is None else round(ahead.total_seconds())
 
@@ -81,7 +81,7 @@ class RoundPace:
 
 
 class DaySpent(NamedTuple):
-    """What all devices have spent since the day began."""
+    """The bytes and joules that all devices have spent since the day began."""
 
     octets: int = 0
     """Bytes, both ways."""
@@ -96,7 +96,7 @@ class Opening(NamedTuple):
 
     at_s: float
     why: str
-    """Why not earlier; empty if at once."""
+    """The reason for waiting; empty if at once."""
 
 
 def next_opening(pace: RoundPace, now_s: float, last_s: float | None, spent: DaySpent) -> Opening:

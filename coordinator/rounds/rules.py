@@ -1,6 +1,6 @@
-"""What each rule of the round machine does: one function for an event in one or several phases.
+"""The rules of the round machine: one function for an event in one or several phases.
 
-Each takes the state and the event, and returns the new state and the commands.  machine.py says which rule holds when.
+Each takes the state and the event, and returns the new state and the commands. machine.py has the table of rules.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def lose(state: RoundState, event: Lost) -> RoundTransition:
 
 
 def receive(state: RoundState, event: Received) -> RoundTransition:
-    """Have an upload for the open exchange stored; answer any other."""
+    """Store an upload for the open exchange; answer any other."""
     state = heard_late(seen(state, event.device), event)
     if buffered.applies(state) and buffered.takes(state, event.device, event.place):
         return state, (Persist(event.device, event.place, event.upload),)
@@ -180,7 +180,7 @@ def withhold(state: RoundState, event: Withheld) -> RoundTransition:
         return state, (receipt_of_uncounted(state, event),)
     if state.closing or not state.may_answer(event.device):
         return state, (
-            SendReceipt(event.device, event.place, "refused", "nothing was asked of it that it could withhold"),
+            SendReceipt(event.device, event.place, "refused", "it was asked for nothing that it could withhold"),
         )
     state = replace(
         state,
@@ -197,7 +197,7 @@ def withhold(state: RoundState, event: Withheld) -> RoundTransition:
 
 
 def note_decline(state: RoundState, event: Declined) -> RoundTransition:
-    """Note who declines.  A status about another round is late: that round is over."""
+    """Record the device that declines.  A status about another round is late: that round is over."""
     state = replace(buffered.released(state, event.device), times=state.times.without(event.device))
     if event.round is None:
         return replace(state, declining=state.declining | {event.device}), ()
@@ -250,7 +250,7 @@ def count(state: RoundState, event: Persisted) -> RoundTransition:
 
 
 def tick(state: RoundState, event: RoundTick) -> RoundTransition:
-    """At the deadline close, wait again or give up; before it, invite silent devices again."""
+    """At the deadline close, wait again or fail; before it, invite silent devices again."""
     policy = state.policy
     if event.now_s >= state.due_s:
         state = replace(state, away=state.away | (state.missing & state.members))
@@ -339,7 +339,7 @@ def consent_resting(state: RoundState, event: Willing) -> RoundTransition:
 
 
 def ask_soon(state: RoundState, now_s: float, in_s: float = 0.0) -> RoundState:
-    """Ask the pace again: a device came, without which the round was skipped."""
+    """Ask the pace again: a device came that the skipped round lacked."""
     return replace(state, rest_until_s=min(state.rest_until_s, now_s + in_s)) if state.quorum_here else state
 
 

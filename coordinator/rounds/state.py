@@ -61,14 +61,14 @@ class RoundPolicy:
     closed_with: tuple[str, ...] = ()
     """The devices that the closing exchange invites, or empty for all: a simulation of very many measures a sample."""
     stop_at_bytes: int = 0
-    """End the run after the round in which the bytes of all devices, both ways, reach this; 0: no limit."""
+    """End the run after the round in which the bytes of all devices, both ways, reach this; 0 for no limit."""
     stop_at_accuracy: float = 0.0
-    """End the run after the round in which the mean accuracy reaches this; 0: no limit."""
+    """End the run after the round in which the mean accuracy reaches this; 0 for no limit."""
     open: bool = False
     """Whether any device may join.  Then deadlines count towards `patience` only once an upload has come: otherwise a
-    few strangers that only say Hello could end a run before the intended devices are there."""
+    few strangers that only say Hello could end a run before the intended devices join."""
     control: float = 0.0
-    """The share of the devices that train alone, so that the others can be compared with them; 0: none."""
+    """The share of the devices that train alone, so that the others can be compared with them; 0 for none."""
     control_rounds: int = 50
     """The number of rounds after which other devices train alone."""
     paced: bool = False
@@ -76,17 +76,17 @@ class RoundPolicy:
     forever: bool = False
     """Whether the rounds have no end: a round that cannot be filled is skipped (`Skip`) where others would fail."""
     buffer: int = 0
-    """Uploads after which a version is aggregated, whatever versions they were made from (buffered.py); 0: rounds."""
+    """The uploads, from any versions, after which a version is aggregated (buffered.py); 0 for rounds."""
     busy: int = 0
     """With a buffer: the number of devices that compute at any time, or 0 for all."""
     max_staleness: int = 0
-    """With a buffer: the most versions that may have come since the one from which an upload was made."""
+    """With a buffer: the maximum staleness of an upload."""
     first_ageing: int = 0
     """With a buffer: the first version whose uploads may count in later buffers."""
 
 
 class GivenWork(NamedTuple):
-    """What a device computes, where versions are aggregated from buffers."""
+    """A device's work, if versions are aggregated from buffers."""
 
     version: int
     at_s: float
@@ -113,7 +113,7 @@ class RoundState:
     invited: frozenset[str] = frozenset()
     earlier: frozenset[str] = frozenset()
     """Devices that may have been invited to this exchange before it was skipped, before the coordinator's restart, or
-    before they left and came back: what they send still counts."""
+    before they left and came back: their uploads still count."""
     folded: AbstractSet[str] = frozenset()
     """Devices whose uploads for this exchange are durable."""
     withheld: frozenset[str] = frozenset()
@@ -128,7 +128,7 @@ class RoundState:
     rest_until_s: float = 0.0
     """While resting: when to ask the pace again (s)."""
     resting: str = ""
-    """While resting: why."""
+    """While resting: the reason."""
     retry_at_s: float = 0.0
     retry_wait_s: float = 0.0
     times: AnswerTimes = field(default_factory=AnswerTimes)
@@ -228,7 +228,7 @@ class RoundState:
 
     @property
     def quorum_possible(self) -> bool:
-        """Whether enough devices are here, or may still join; to rounds without an end any number may."""
+        """Whether enough devices are here, or may still join; rounds without an end always wait for more."""
         return (
             self.quorum_here
             or self.policy.forever
@@ -387,9 +387,9 @@ class Rested:
     until_s: float | None
     """When to ask again (s), or None if the round opens now."""
     why: str = ""
-    """Why it does not."""
+    """The reason for not opening it."""
     enough: bool = False
-    """Whether the run ends: the closing exchange opens in place of a round."""
+    """Whether the run ends: the closing exchange opens instead of a round."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coordinator.record.instruments import COORDINATOR
+from coordinator.record.round_result import COORDINATOR
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.intake.canary import Canary
@@ -42,8 +42,8 @@ class Aggregation:
         if canary is not None:
             canary.restore(record.canary)
         self.excused = False
-        """Whether the last closed exchange has no result for a reason that ends no run: the canary held it back, or the
-        control group alone answered."""
+        """Whether the last closed exchange has no result although the run continues: the canary held it back, or only
+        the control group answered."""
         self.versions = versions
         self._registry, self._reduction, self.record = registry, reduction, record
         self.screen = UploadScreen(robust, registry, record, reduction.method.size_of)
@@ -54,7 +54,7 @@ class Aggregation:
         """The devices of the control group that answered in the open exchange."""
         self._last = exchanges - 1
         self.contributors = 0
-        """How many devices contributed to the last closed exchange."""
+        """The number of devices that contributed to the last closed exchange."""
 
     def add(self, upload: Upload) -> None:
         """Add one upload, with its transforms undone; the screen decides how much of it counts.
@@ -77,7 +77,7 @@ class Aggregation:
                 if alone:
                     record.add("alone", device, 1)
         record.reported(device, upload)
-        if alone:  # nothing else of it counts
+        if alone:  # only its figures count
             if upload.alone:
                 record.control.measured(device, upload.metrics or upload.personal_metrics, alone=True)
             return
@@ -119,7 +119,7 @@ class Aggregation:
         """Let the method reduce an exchange without the uploads that the screen leaves out; returns lines to log.
 
         Raises EdgeError if the method cannot; then only uploads that were left out have changed the state.  Raises
-        EmptyRound if the canary holds the result back; then the state is that of before.
+        EmptyRound if the canary holds the result back; then the state is the earlier one.
         """
         self.excused = self._alone.issuperset(contributors)
         screen = self.screen
@@ -154,7 +154,7 @@ class Aggregation:
         return screen.close(place.round, far_off) + news
 
     def _add_again(self, place: ExchangeId, devices: tuple[str, ...]) -> None:
-        """Add up the uploads of these devices alone, from the ledger."""
+        """Add up only the uploads of these devices, from the ledger."""
         self._reduction.drop_all()
         for device in devices:
             upload = self._reduction.kept(place, device)

@@ -119,14 +119,14 @@ class CommandHandler:
         self._sender.receipt(device, place, verdict, reason)
 
     def _tell_of_rounds_lost(self, device: str, place: ExchangeId) -> None:
-        """Log once that a device is ahead: it answers no Assign, and the run fails without uploads."""
+        """Log once that a device is ahead: it does not answer Assigns, and the run fails without uploads."""
         own = self._context.rounds.place
         if place.round > own.round and not self._told_of_rounds_lost:
             self._told_of_rounds_lost = True
             self._context.note(
                 f"{device} sends an upload of round {place.round + 1}, and this run is at round {own.round + 1}: if "
-                "the run folder came back from an older backup, restore a newer one, or begin a new run; devices do no "
-                "round twice"
+                "the run folder came back from an older backup, restore a newer one, or begin a new run; devices do "
+                "not repeat rounds"
             )
 
     def _invite(self, invite: Invite, now_s: float) -> Broken | None:
@@ -213,7 +213,7 @@ class CommandHandler:
         return Finished(now_s, enough=bool(self._record.stopped))
 
     def _void(self, place: ExchangeId, why: EmptyRound, now_s: float) -> Finished:
-        """End a round none of whose uploads counts, with the state that the method had at its start."""
+        """End a round without uploads that count, with the method's state from its start."""
         self._context.note(f"round {place.round + 1} has no result: {why}")
         self._reduction.drop_all()
         checkpoint = self._ledger.last_checkpoint() if place.exchange else None
@@ -234,7 +234,7 @@ class CommandHandler:
             self._context.note(line)
 
     def _draw_control(self, at: ExchangeId) -> None:
-        """Draw the devices that train alone where a period begins, durably: a restart must not draw others."""
+        """Draw the devices that train alone at the beginning of a period, durably: a restart must not draw others."""
         group, state = self._record.control, self._context.rounds
         if at.exchange or state.closing or state.folded or not (line := self._begin_period(at.round)):
             return
@@ -257,7 +257,7 @@ class CommandHandler:
         return drawn_line(alone, len(pool), round_, policy.control_rounds)
 
     def _fix_cap(self, at: ExchangeId) -> None:
-        """Fix the first round's cap on counts, durably; those of later rounds stand in their checkpoints."""
+        """Fix the first round's cap on counts, durably; checkpoints have those of later rounds."""
         record = self._record
         if record.count_cap is not None or at.exchange:
             return
@@ -278,7 +278,7 @@ class CommandHandler:
             if state.policy.forever:
                 self._context.pacing.roll_up()
             if state.policy.buffer and not state.closing and (line := self._begin_period(record.done)):
-                self._context.note(line)  # the next buffer may hold uploads before anybody is invited
+                self._context.note(line)  # the next buffer may hold uploads before any device is invited
         record.asked, record.answered = state.asked, state.answered
         self._aggregation.screen.fix_cap()
         if slots is not None:
@@ -336,5 +336,5 @@ class AssignChecks:
             check_roles(given, slots, expect)
         except RemoteProtocolError as error:
             raise LocalProtocolError(
-                f"what the method {self._method.name} gives to send is not what its exchange declares: {error}"
+                f"the method {self._method.name} gives knowledge that its exchange does not declare: {error}"
             ) from error

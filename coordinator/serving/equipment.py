@@ -92,7 +92,7 @@ def ready_method(spec: FederationSpec, equipment: Equipment) -> Method[Any]:
 
 
 def load_nets(factory: str | None) -> list[Model]:
-    """The models that MODULE:FACTORY returns.  Raises UsageError if the factory does not exist or fails."""
+    """The models from MODULE:FACTORY.  Raises UsageError if the factory does not exist or fails."""
     if factory is None:
         raise UsageError(
             "federation.nets: missing; this method runs the devices' models on the coordinator: give "

@@ -16,7 +16,7 @@ from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.frames.codec import Envelope, Stamp
-from edge_sdk.protocol.messages import FEW_NEW_SAMPLES, Bye, DeviceStatus, Hello, PublicRequest
+from edge_sdk.protocol.messages import FEW_NEW_SAMPLES, FOREVER, Bye, DeviceStatus, Hello, PublicRequest
 from edge_sdk.terminal import LineBudget
 from edge_sdk.version import __version__
 
@@ -117,7 +117,7 @@ class MembershipHandler:
     def _greet(
         self, hello: Hello, stamp: Stamp, frame: bytes, now_s: float, *, came_bytes: int
     ) -> rounds.RoundEvent | None:
-        """Answer a Hello.  Only the refusal is kept of a stranger that may not join."""
+        """Answer a Hello.  For a stranger that may not join, only the refusal is kept."""
         device, refusal = hello.device, self._refusal(hello)
         if not self._registry.known(device):
             refusal = refusal or self._seats.refusal(device)
@@ -178,6 +178,8 @@ class MembershipHandler:
             self._orders.let_in(device)
         number = self._ledger.enrol(device, self._registry.place_on_roster(device), frame)
         self._record.admitted(device, came_bytes)
+        if self._context.spec.rounds == FOREVER:
+            self._record.is_kind(device, board=hello.board, model=hello.model)
         fetching = self._registry.fetches(hello)
         if fetching and device not in self._registry.numbers:
             self._context.note(f"{device} fetches the public set")
@@ -187,7 +189,7 @@ class MembershipHandler:
         if not unbound:
             self._registry.enter(hello, number)
         self._sender.welcome(device, number, self._run, self._public_server.total_bytes if self._public_server else 0)
-        if self._context.queue.over:  # the device joins after the end, and does not know of it
+        if self._context.queue.over:  # the device joins after the end, without knowing
             self._sender.announce_run()
         if unbound:
             return None  # it takes part once its Hello names the run, which it learns from the Welcome
@@ -216,7 +218,7 @@ class MembershipHandler:
         """Take a device out at once and notify it; returns the event for the rounds."""
         hello = self._registry.hellos.get(device)
         self._sender.refuse(device, admission.revoked(device), hello.instance if hello else None)
-        self._context.note(f"{device} was revoked: nothing of it counts from now on")
+        self._context.note(f"{device} was revoked: its messages no longer count")
         return rounds.Left(device, now_s)
 
     def _is_intruder(self, hello: Hello, stamp: Stamp) -> bool:
@@ -263,8 +265,15 @@ class MembershipHandler:
         return rounds.DeviceRefused(device) if self._registry.place_on_roster(device) is not None else None
 
     def _take_in(self, hello: Hello, now_s: float) -> None:
-        if not self._registry.take_in(hello):
-            return
+        before = self._registry.hellos.get(hello.device)
+        if self._registry.take_in(hello):
+            self._say_who_came(hello, now_s)
+        remark = version_remark(hello)
+        if remark and (before is None or before.sdk != hello.sdk):  # one that was here for years comes back upgraded
+            self._context.note(remark)
+
+    def _say_who_came(self, hello: Hello, now_s: float) -> None:
+        """Say that a new device takes part."""
         count = len(self._registry.hellos)
         if count == 1:
             for warning in self._context.warnings.first_joined(hello, self._ledger.free_bytes):
@@ -273,8 +282,6 @@ class MembershipHandler:
             self._context.observer.joined(hello.device, count, self._expected)
         else:
             self._say(f"{hello.device} joined, beyond the {self._expected} expected", now_s)
-        if remark := version_remark(hello):
-            self._context.note(remark)
 
     def _serve(self, request: PublicRequest, came_bytes: int, now_s: float) -> None:
         if request.device not in self._registry.numbers:

@@ -67,7 +67,7 @@ class BlockServer:
         left = min(self._burst, left + REFILL_PER_S * max(0.0, now_s - then_s))
         if blocks > left:
             self._allowances[device] = (left, now_s)
-            raise RemoteProtocolError("limit", f"{device} asks for the {self._what} over and over")
+            raise RemoteProtocolError("limit", f"{device} asks for the {self._what} too often")
         self._allowances[device] = (left - blocks, now_s)
 
 

@@ -19,7 +19,7 @@ from edge_sdk.protocol.knowledge import Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec, Upload
 from edge_sdk.protocol.transforms import Chain
 from edge_sdk.reductions import Contribution
-from edge_sdk.reductions.ageing import aged
+from edge_sdk.reductions.influence import aged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,10 +132,10 @@ class Reduction:
 
 
 class EarlierVersions:
-    """What devices were sent in earlier versions, where the coordinator aggregates from buffers.
+    """The payloads of earlier versions, if the coordinator aggregates from buffers.
 
-    The change that a device's training made to weights is known only beside the weights that it began with.  So these
-    are kept, also over a restart, until uploads made from them are too old to count.
+    A device's change of the weights can be computed only from the weights that it began with.  So these are kept, also
+    over a restart, until uploads made from them are too old to count.
     """
 
     def __init__(self, ledger: Ledger, reduction: Reduction, policy: RoundPolicy) -> None:
@@ -143,7 +143,7 @@ class EarlierVersions:
         self._kept: dict[int, Mapping[str, Payload]] = {}
 
     def began(self, version: int, newest: int) -> Mapping[str, Payload]:
-        """Return what devices were sent in a version; of an earlier one only its weights."""
+        """Return the payloads of a version; for an earlier one only its weights."""
         if version == newest:
             return self._reduction.common(ExchangeId(newest, 0))
         if version not in self._kept:
@@ -170,7 +170,7 @@ class EarlierVersions:
 
 
 def _state_of(method: Method[Any], stage: str, state: Any, like: type | None = None) -> Any:
-    """Return what a stage of a method gave as the next state.  Raises RunFailed if no checkpoint could hold it."""
+    """Return the next state that a stage of a method gave.  Raises RunFailed if a checkpoint cannot hold it."""
     if not dataclasses.is_dataclass(state) or (like is not None and type(state) is not like):
         expected = "a @wire dataclass" if like is None else f"{like.__name__}, as from begin()"
         raise RunFailed(f"method {method.name}: {stage}() gave {type(state).__name__}, expected {expected}")

@@ -1,4 +1,4 @@
-"""The state of a coordinator when it starts: new, or restored from its ledger.
+"""The start of a coordinator: no other one may run, and its state is new, or restored from its ledger.
 
 The open round is recomputed from the checkpoint at its start and the durable uploads.  A run without end that resumes
 with other settings begins a new generation.
@@ -6,7 +6,9 @@ with other settings begins a new generation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -22,21 +24,23 @@ from coordinator.serving.intake.canary import Canary
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.reduction import EarlierVersions, Reduction, StoredUpload
 from edge_sdk.errors import EmptyRound, RemoteProtocolError, StoreError, UsageError
+from edge_sdk.protocol import topics
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.frames import storage
-from edge_sdk.protocol.messages import FOREVER, FederationSpec
+from edge_sdk.protocol.frames import codec, storage
+from edge_sdk.protocol.messages import FOREVER, ControlAnswer, CoordinatorStatus, FederationSpec, Inquiry
 from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.reductions.influence import RobustTable
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
 
 CARRIES = ("method", "params", "contract", "classes", "feature_dim", "public", "class_names")
-"""The settings under which the method's state means the same; if one of them changes, its state starts new."""
+"""The settings that determine the meaning of the method's state; if one of them changes, the state starts new."""
 
 
 def begin_generation(ledger: Ledger, spec: FederationSpec, state: object) -> str | None:
-    """Bind a ledger of rounds without an end to other settings; returns a line about it, or None if it cannot be.
+    """Bind a ledger of rounds without an end to other settings; returns a line about it, or None if that is impossible.
 
-    The ledger gets a new run id, so that devices take part as in a new run, with the models that they have and without
-    a hand at the board.  Round numbers and history continue.  state: of the method at its start.
+    The ledger gets a new run id, so that devices take part as in a new run, with their present models and without
+    manual work.  Round numbers and history continue.  state: of the method at its start.
     """
     try:
         before = storage.deserialise(FederationSpec, ledger.spec)
@@ -57,7 +61,7 @@ def begin_generation(ledger: Ledger, spec: FederationSpec, state: object) -> str
 
 
 def spec_changes(before: Mapping[str, Any], after: Mapping[str, Any], where: str = "") -> Iterator[str]:
-    """Yield what differs between two tables, such as `train.learning_rate 0.01 becomes 0.005`."""
+    """Yield the differences of two tables, such as `train.learning_rate 0.01 becomes 0.005`."""
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -140,7 +144,7 @@ def _read(
             aggregation.add_stored(frames[device])
         if versions is not None:
             versions.keep(round_)
-        with suppress(EmptyRound):  # it was said before the restart, and has no result either time
+        with suppress(EmptyRound):  # this was logged before the restart, and the round has no result again
             aggregation.close(place, closed[exchange])
     place = ExchangeId(round_, len(closed))
     frames = ledger.uploads(place)
@@ -188,3 +192,59 @@ def _of_another_configuration(spec: FederationSpec) -> UsageError:
         f"the ledger belongs to another configuration of {spec.federation}: "
         "give --out another folder, or the configuration that it was begun with"
     )
+
+
+LINK_S = 10.0
+"""Maximum wait for a link: a broker that is silent or refuses these topics must not block a coordinator."""
+SETTLE_S = 0.3
+"""Seconds within which a broker delivers the retained status of a coordinator."""
+ANSWER_S = 3.0
+"""Maximum wait for the answer of a coordinator that has announced that it serves."""
+POLL_S, ASK_S = 0.1, 1.0
+"""Maximum wait for one event, and the seconds after which the question is repeated."""
+
+
+def another_serves(
+    transport: Transport, federation: str, operator: str, clock: Callable[[], float] = time.monotonic
+) -> bool:
+    """Whether a coordinator of this federation has announced that it serves and answers a question.
+
+    transport: not connected yet; closed in the end.  operator: an id for the answer, used only here.
+    Returns False at once without a broker.  A killed coordinator cannot answer, even if its status is still on the
+    broker, so it can be restarted.
+    """
+    question = Inquiry(federation=federation, about="devices", operator=operator, request=secrets.token_bytes(16))
+    transport.connect(topics.operator_subscriptions(federation, operator))
+    linked = ready = False
+    end_s, ask_s = clock() + LINK_S, clock()
+    try:
+        while clock() < end_s:
+            if linked and ready and clock() >= ask_s:
+                transport.send(topics.control(federation), codec.encode(question))
+                ask_s = clock() + ASK_S
+            event = transport.poll(POLL_S)
+            if isinstance(event, Disconnected):
+                return False
+            if isinstance(event, Connected):
+                linked, end_s = True, clock() + (ANSWER_S if ready else SETTLE_S)
+            message = _message(event, federation) if isinstance(event, Incoming) else None
+            if isinstance(message, ControlAnswer) and message.request == question.request:
+                return True
+            if isinstance(message, CoordinatorStatus):
+                if message.state != "ready":
+                    return False
+                if not ready:
+                    ready, end_s = True, clock() + (ANSWER_S if linked else LINK_S)
+        return False
+    finally:
+        transport.close()
+
+
+def _message(incoming: Incoming, federation: str) -> object:
+    """Return the message of a frame, or None if it is illegal or of another federation."""
+    incoming.acknowledge()
+    try:
+        message = codec.decode(incoming.frame).message
+    except RemoteProtocolError:
+        return None
+    return message if message.federation == federation else None

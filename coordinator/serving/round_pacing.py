@@ -1,4 +1,4 @@
-"""When rounds open: applies the pace of a federation to what its record knows, and counts skipped attempts."""
+"""When rounds open: applies the pace of a federation to its record, and counts skipped attempts."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ KEPT_ROUNDS = 1000
 REASONS_SAID = 3
 """The number of declining devices for which a skipped round gives the reason."""
 SAID_AGAIN_S = 86_400.0
-"""Seconds after which a round that is still skipped is said again: who can mend it may read the newest lines only."""
+"""Seconds after which a round that is still skipped is logged again, because operators may read only the newest
+lines."""
 LONGEST_WAIT_S = 3600.0
-"""Longest pause in seconds between two attempts at a round, where the pace has none."""
+"""Longest pause in seconds between two attempts at a round, if the pace sets none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +56,10 @@ class RoundPacing:
         self._opened_before_s: float | None = None
         """When the round before the last one opened, in seconds since 1970."""
         self._said_s = -math.inf
-        """When a skipped round was last said, in seconds since 1970."""
+        """When a skipped round was last logged, in seconds since 1970."""
         self._budget_said: set[bool] = set()
-        """Whether a budget was said that is spent after some of a day's rounds (True), or before the first (False)."""
+        """Which warnings about a budget were logged: spent after some of a day's rounds (True), or before the first
+        (False)."""
 
     def asked(self, now_s: float, *, skipped: bool) -> Rested:
         """Answer whether the round may open.  skipped: it has just been skipped, so the next attempt comes later."""
@@ -93,7 +95,9 @@ class RoundPacing:
         """Yield lines about a day's budget that is too small, each once a start, and about a change of the clocks."""
         yield from self._clock_change()
         pace, record = self._pace, self._record
-        done = record.done - record.pace.get("done", record.done)
+        if "done" not in record.pace:  # the day began under an older edge-sdk, which did not count its rounds
+            return
+        done = record.done - record.pace["done"]
         count = record.bytes_up.total() + record.bytes_down.total() - record.pace["bytes"]
         joules = self._joules() - record.pace["joules"]
         for name, unit, spent, limit in (
@@ -162,7 +166,7 @@ class RoundPacing:
 
 
 def _short(name: str, unit: str, spent: float, limit: float, *, done: int, wanted: float) -> str:
-    """Return a line about a budget that ended a day after `done` of the `wanted` rounds; empty if that can be meant."""
+    """Return a line about a budget that ended a day after `done` of the `wanted` rounds; empty if probably intended."""
     if not 0 < limit <= spent:
         return ""
     if not done:

@@ -8,6 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
 
+from coordinator.rounds import RoundPhase
 from coordinator.serving.devices.admission import ENCRYPTION, RefusalReason
 from coordinator.serving.intake.shares import BLOCK_EARNS, EXCHANGE_EARNS
 from coordinator.serving.run_context import RunContext
@@ -33,7 +34,7 @@ from edge_sdk.protocol.messages import (
 )
 from edge_sdk.protocol.model_offers import ModelOffer
 from edge_sdk.transport.base import Transport, Will
-from edge_sdk.transport.chunks.packets import CHUNK_BYTES
+from edge_sdk.transport.chunks import CHUNK_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +96,10 @@ class Sender:
     def announce_run(self) -> None:
         """Announce the state of the run to devices that connect now or later."""
         over, reason = self._context.queue.over, self._context.rounds.reason
-        state = ("failed" if reason else "finished") if over else "ready"
-        self.announce(state, reason if over else "")
+        if over and self._context.rounds.phase is RoundPhase.DRAINED:
+            self.announce("lost", "an operator stopped the coordinator; the run can be resumed")
+        else:
+            self.announce(("failed" if reason else "finished") if over else "ready", reason if over else "")
 
     def ask_for_hello(self, device: str) -> None:
         """Ask a device that sends as if it took part, but is unknown here, to send Hello."""

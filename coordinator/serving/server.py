@@ -2,7 +2,7 @@
 
 `run` is the loop of a deployment; a simulator drives the same object through `handle`, `flush` and `tick`.
 
-checks.py checks frames and uploads; membership.py handles devices that join and leave; operator_desk.py answers
+frame_intake.py checks frames and uploads; membership.py handles devices that join and leave; operator_desk.py answers
 operators; rounds/machine.py has the rules of a round, and rounds/queue.py orders its commands; command_handler.py
 carries them out; aggregation.py adds up the uploads; sender.py sends messages; restart.py computes the state at a
 start.
@@ -42,24 +42,20 @@ from coordinator.serving import restart
 from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.devices import admission
 from coordinator.serving.devices.device_registry import DeviceRegistry
-from coordinator.serving.intake import checks
+from coordinator.serving.intake import frame_intake
 from coordinator.serving.intake.canary import Canary
-from coordinator.serving.intake.checks import UploadChecks
-from coordinator.serving.intake.frame_intake import Intake, booked_to
-from coordinator.serving.intake.frame_screen import FrameScreen
+from coordinator.serving.intake.frame_intake import FrameScreen, Intake, UploadChecks, booked_to
 from coordinator.serving.intake.shares import DeviceShares
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.membership import MembershipHandler
-from coordinator.serving.operators.device_report import DeviceReport
+from coordinator.serving.operators.device_report import DeviceReport, ServerView
 from coordinator.serving.operators.operator_desk import OperatorDesk
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.operators.rollout import RolloutDesk
-from coordinator.serving.operators.run_view import ServerView
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.reduction import Reduction
 from coordinator.serving.round_pacing import AT_ONCE, RoundPacing, Timetable
-from coordinator.serving.run_context import RunContext
-from coordinator.serving.run_warnings import RunWarnings
+from coordinator.serving.run_context import RunContext, RunWarnings
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError, TransportError
 from edge_sdk.methods.contract.base import Method
@@ -79,8 +75,7 @@ from edge_sdk.protocol.messages import (
     Upload,
 )
 from edge_sdk.reductions import Combining
-from edge_sdk.reductions.ageing import UNITS
-from edge_sdk.reductions.influence import PAPER, RobustTable
+from edge_sdk.reductions.influence import PAPER, UNITS, RobustTable
 from edge_sdk.terminal import LineBudget
 from edge_sdk.transport.base import (
     Connected,
@@ -143,7 +138,7 @@ class Server:
         self._public_server = public_server
         """Serves the public set to devices that lack it, or None if they must bring it."""
         self._clock = clock
-        self._limits = checks.limits(spec, method)
+        self._limits = frame_intake.limits(spec, method)
         carried = security.carried(self._limits) if security else self._limits
         self.transport.accept_up_to(carried.frame_bytes)
         chain = transforms.chain(spec)
@@ -264,7 +259,7 @@ class Server:
         """Note that an operator's order to stop the run is carried out, so that a restart resumes the run."""
         if self.drained:
             self._orders.stop(wanted=False)
-            self._sender.announce("lost", "an operator stopped the coordinator; the run can be resumed")
+            self._sender.announce_run()
 
     def close(self) -> None:
         """Disconnect from the broker and close the ledger."""
@@ -366,7 +361,7 @@ class Server:
             if event.final:
                 self._queue.give_up(line, now_s)
         elif isinstance(event, SendRefused):
-            self.observer.noted(f"the broker does not take what the coordinator sends on {event.topic}: {event.reason}")
+            self.observer.noted(f"the broker refuses the coordinator's messages on {event.topic}: {event.reason}")
         elif isinstance(event, LinkNotice):
             self._context.note(event.text)
         elif isinstance(event, Rejected):
@@ -389,7 +384,7 @@ class Server:
                 event.acknowledge()
 
     def _note_link_lost(self, event: Disconnected, now_s: float) -> str:
-        """Log why the link is down, unless that was logged a moment ago; returns the line."""
+        """Log why the link is down, unless that was just logged; returns the line."""
         line = f"broker: {event.reason}"
         if event.taken_over:
             name = self.spec.federation
@@ -564,7 +559,7 @@ class Server:
         of_another_run = upload.run != self._context.run and (upload.run is not None or self._security is not None)
         if of_another_run or upload.device not in self.numbers:
             self._sender.ask_for_hello(upload.device)
-        if of_another_run:  # the device does not know this run yet, and holds an upload of an earlier one
+        if of_another_run:  # the device does not know this run yet, and has an upload for an earlier one
             log.info("an upload of %s to another run does not count; it is asked to join this one", upload.device)
             incoming.acknowledge()
             return
@@ -604,8 +599,8 @@ class Server:
     def _take_withheld(self, upload: Upload, place: ExchangeId, now_s: float) -> None:
         """Handle the report of a device that withholds its upload because its training diverged or failed."""
         if upload.knowledge or upload.closing:
-            self._commands.answer(upload.device, place, "refused", "withheld, and yet something to take")
-            raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
+            self._commands.answer(upload.device, place, "refused", "withheld, but with knowledge")
+            raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, but with knowledge")
         self._queue.feed(Withheld(upload.device, place, remarks.why_withheld(upload)), now_s=now_s)
 
     def _patience_s(self) -> float:

@@ -1,12 +1,24 @@
 """The message log of a coordinator: all events it received, with their times, and all frames it sent.
 
-A trace is a file of entries with checksums (coordinator/trace/entries.py), each a msgpack object: the header, and
+A trace is a file of entries with checksums, each a msgpack object: the header, and
 then (kind, time, ...).  It holds the state at each start of the coordinator, so that a replay needs
 neither data nor devices.
+
+It is a magic word and then, for each entry, a head and the entry itself:
+
+    4  marker
+    4  length of the entry in bytes, little-endian
+    4  CRC32 of the 8 bytes before, so that a damaged length does not look like the end of the file
+    4  CRC32 of the entry
+
+Each checksum starts from the one before it, which also reveals removed, repeated or moved entries.  So damage differs
+from a file that ends early.
 """
 
 from __future__ import annotations
 
+import os
+import struct
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,12 +30,12 @@ from typing import Any, BinaryIO, TypeAlias
 import msgpack
 
 from coordinator.rounds.state import RoundPolicy
-from coordinator.trace.entries import MARKER, ChecksumChain, TraceEntries
 from edge_sdk.at_rest.files import write_private
 from edge_sdk.at_rest.foreign import UNREADABLE, check_fields, open_foreign
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
 from edge_sdk.protocol.frames import storage
+from edge_sdk.protocol.frames.crc import crc32
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.reductions.influence import RobustTable
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, SendRefused, TransportEvent
@@ -297,3 +309,81 @@ def _entry(plain: Any) -> Entry:
         )
     entry: Entry = _ENTRIES[kind](*values)
     return entry
+
+
+MARKER = b"\xedREC"
+HEAD = struct.Struct("<4sIII")
+_CHECKED_BYTES = 8
+"""The first bytes of a head, covered by the head's checksum."""
+
+
+class ChecksumChain:
+    """The checksum of the last whole entry, from which the next entry's checksums start."""
+
+    def __init__(self) -> None:
+        self.crc = 0
+
+    def framed(self, entry: bytes) -> bytes:
+        """The bytes of the next entry in the file, with its head."""
+        head = struct.pack("<4sI", MARKER, len(entry))
+        head_crc = crc32(head, self.crc)
+        self.crc = crc32(entry, head_crc)
+        return HEAD.pack(MARKER, len(entry), head_crc, self.crc) + entry
+
+
+class TraceEntries:
+    """The whole entries of a file, in order.
+
+    Iterating raises UsageError where the file cannot be read, does not begin with the magic word, or is damaged.
+    """
+
+    def __init__(self, path: Path, magic: bytes) -> None:
+        self._path, self._magic = path, magic
+        self.chain = ChecksumChain()
+        """The checksum after the entries read so far."""
+        self.whole_bytes = 0
+        """The length of the file in bytes up to the end of these entries."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The entries; an incomplete last one, as after a crash of the writer, is left out."""
+        self.chain, self.whole_bytes = ChecksumChain(), 0
+        try:
+            with open_foreign(self._path, sys.maxsize) as file:
+                yield from self._entries(file)
+        except OSError as error:
+            raise UsageError(f"{self._path}: {error.strerror}; give the trace.edgt of a run") from None
+
+    def _entries(self, file: BinaryIO) -> Iterator[bytes]:
+        end = os.fstat(file.fileno()).st_size
+        magic = file.read(len(self._magic))
+        if not magic or not self._magic.startswith(magic):
+            raise UsageError(f"{self._path}: not a trace; give the trace.edgt of a run that was made with --trace")
+        self.whole_bytes = len(magic)
+        while (head := self._head(file.read(HEAD.size))) is not None:
+            length, head_crc, crc = head
+            if length > end - file.tell():
+                return
+            entry = file.read(length)
+            if crc32(entry, head_crc) != crc:
+                raise self.damaged("its checksum does not match")
+            yield entry
+            self.chain.crc = crc
+            self.whole_bytes = file.tell()
+
+    def _head(self, found: bytes) -> tuple[int, int, int] | None:
+        """Return the next entry's length in bytes and the checksums of head and entry, or None at the file's end."""
+        if not MARKER.startswith(found[: len(MARKER)]):
+            raise self.damaged("it is not an entry")
+        if len(found) < HEAD.size:
+            return None
+        _, length, head_crc, crc = HEAD.unpack(found)
+        if crc32(found[:_CHECKED_BYTES], self.chain.crc) != head_crc:
+            raise self.damaged("the checksum of its head does not match")
+        return length, head_crc, crc
+
+    def damaged(self, what: str) -> UsageError:
+        """The error for damage in the last entry read."""
+        return UsageError(
+            f"{self._path}: damaged in the part from byte {self.whole_bytes}: {what}; take another copy of it, or "
+            "record the run again"
+        )

@@ -14,9 +14,8 @@ from coordinator.ledger import Ledger
 from coordinator.serving.equipment import Equipment, ready_method
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
-from coordinator.trace.ledger_calls import ReplayedLedger
 from coordinator.trace.log import CoordinatorStart, Ended, Entry, Flushed, FramesSent, Heard, LedgerRefused, Ticked
-from coordinator.trace.recording_server import state_hash
+from coordinator.trace.recording_server import ReplayedLedger, state_hash
 from edge_sdk.errors import RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Limits

@@ -20,12 +20,13 @@ from edge_sdk.agent.arguments import (
     check_places,
     check_sensors,
     enrolled,
+    hold_alone,
+    let_go,
     lone_parts,
     reached_by,
     transport_to,
 )
 from edge_sdk.agent.callbacks import AppOwner
-from edge_sdk.agent.held_alone import hold_alone, let_go
 from edge_sdk.agent.loop import AgentLoop
 from edge_sdk.agent.state_folder import StatePlaces
 from edge_sdk.arrays import Floats
@@ -90,7 +91,7 @@ class Agent:
     beside the device's own; only its weights are then shared.
 
     max_drop: a new model is not served if its accuracy on the device's own held-out samples, or on `test`, falls by
-    more than this fraction, and by more than chance explains.  None serves every new model.
+    more than this fraction, and beyond chance.  None serves every new model.
     on_new_model: the choice if the app brings another model than the one with which the folder `state` began: "better"
     continues with the better of both on held-out samples, "adopt" with the app's, "keep" with the learnt state, and
     "error" raises UsageError.  A state learnt under another extractor or architecture cannot be kept.
@@ -98,19 +99,20 @@ class Agent:
     accepts_models: whether the device may learn with another model that the team rolls out: an .onnx file, never code,
     which is kept in the folder `state`, and used only if it is not worse on the held-out samples.
 
-    policy: when to train, and at what cost.  None trains always and meters nothing.  sensors: the policy's readings, by
+    policy: when to train, and at what cost.  None always trains, without metering.  sensors: the policy's readings, by
     default from Linux's files.  meter: an external power meter.
 
     sends_logs: whether operators of the federation may read the last lines that `edge-sdk device` prints: news and
     accuracies.
-    stay: whether the agent waits after the end of a run, or after a refusal that may pass, and joins the next run by
-    itself, until it is stopped; otherwise it ends, and says so.
-    quarantine: whether a damaged file in `state` is set aside, and the device joins as a new one, in place of Damaged.
+    stay: whether the agent waits after the end of a run, or after a temporary refusal, and joins the next run
+    automatically, until it is stopped; otherwise it ends.
+    quarantine: whether a damaged file in `state` is set aside, and the device joins as a new one; otherwise Damaged is
+    raised.
     secret: the seed of noise, for simulations, whose noise must repeat; by default the one in `state`.  clock: returns
     the time in seconds.
 
-    Callbacks run in the agent's thread, and should be short.  Their errors are logged and counted in
-    `callback_errors`, and change nothing else.  A round in which the model or its samples raise an error is withheld.
+    Callbacks run in the agent's thread, and should be short.  Their errors are logged, counted in `callback_errors`,
+    and otherwise ignored.  A round in which the model or its samples raise an error is withheld.
 
     A model that learns and a SampleStore serve one agent of a process at a time, until it is stopped or ends.
 
@@ -321,7 +323,7 @@ class Agent:
 
     @property
     def over(self) -> bool:
-        """Whether its part in the run has ended, with success or without."""
+        """Whether its part in the run has ended, successfully or not."""
         return self.participant.over
 
     @property
@@ -412,11 +414,12 @@ class Agent:
         return not self._loop.awake.is_set()
 
     def status(self) -> AgentStatus:
-        """Return what the agent is doing, since when, why not more, and what comes next; `to_json` of it is plain.
+        """Return the agent's state, since when, why it does not train, and what comes next.
 
         May be called from any thread.
         """
-        return self._loop.standing.status(self._context.session, self._owner.last_news)
+        found = self._loop.standing.status(self._context.session, self._owner.last_news)
+        return self._owner.measured.told_in(found, self.class_names)
 
     def run(self) -> None:
         """Take part in this thread, until the federation is over or `stop` is called.
@@ -443,7 +446,7 @@ class Agent:
                 raise error
 
     def _begin(self, *, again: bool = False) -> None:
-        """Claim the right to run and open the store; again: for the next run, after a wait."""
+        """Claim the right to run and open the store; again: whether this is the next run, after a wait."""
         self._check_process()
         with self._life:
             if self._active or (self._loop.standing.waiting and not again):

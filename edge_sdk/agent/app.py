@@ -1,4 +1,4 @@
-"""A device as a process of its own: calls the developer's factory, runs an agent, and prints what happens."""
+"""A device as a separate process: calls the developer's factory, runs an agent, and prints its news."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class App:
     disclose_classes: bool = False
     """Whether the coordinator may know how many samples of each class this device holds."""
     privacy: Guarantee | None = None
-    """The most that may ever be told of one training record of this device, over all federations.  With it the device
-    takes part only in methods that release sums with noise, and tells no numbers of samples."""
+    """The maximum privacy loss of one training record of this device, over all federations.  With it the device takes
+    part only in methods that release sums with noise, and withholds its numbers of samples."""
     share_weights: bool = False
     """Whether all weights of the model may leave this device, for the methods that average them."""
     share_sample_codes: bool = False
@@ -63,7 +63,7 @@ class App:
     meter: PowerMeter | None = None
     """An external power meter, or None for the board's own sensors, or its profile."""
     on_new_model: OnNewModel = "better"
-    """What becomes of the state if `model` is another one than the state began with: better, adopt, keep or error."""
+    """The choice if `model` differs from the one with which the state began: better, adopt, keep or error."""
     accepts_models: bool = False
     """Whether the device may learn with another model, an .onnx file, that the team rolls out."""
 
@@ -74,7 +74,7 @@ class App:
 
 
 def load_app(name: str) -> App:
-    """Call MODULE:FACTORY.  Raises UsageError with what is wrong."""
+    """Call MODULE:FACTORY.  Raises UsageError with the fault."""
     factory = load_function(name, "--app ", example="my_app:make")
     try:
         app = factory()
@@ -127,13 +127,13 @@ def run_device(
     quarantine: bool = False,
     stay: bool = False,
 ) -> None:
-    """Take part until the federation is over, and print what happens line by line.
+    """Take part until the federation is over, and print news line by line.
 
     app: MODULE:FACTORY.  identity: the device's id, by default that of the host's name.  keys: an identity folder,
     which brings the id, certificates, and the broker if that is None.  state: the state's folder, by default state/ID.
-    public: an npz file with the public set, in place of the app's own or of fetching one.  policy: a TOML file with
-    the policy, in place of the app's own.  sends_logs: whether an operator may read the last lines that are printed.
-    on_new_model: in place of the app's own.  quarantine: whether damaged state is set aside.  stay: whether to wait for
+    public: an npz file with the public set, instead of the app's own or a fetched one.  policy: a TOML file with the
+    policy, instead of the app's own.  sends_logs: whether an operator may read the last lines that are printed.
+    on_new_model: instead of the app's own.  quarantine: whether damaged state is set aside.  stay: whether to wait for
     the next run after the end of one, until it is stopped.
 
     Raises Refused, RunFailed, StoreError or UsageError.
@@ -186,7 +186,7 @@ def run_device(
 
 
 def _ending_of(agent: Agent) -> str:
-    """Run an agent, and return how that ended.  Raises Refused, RunFailed or StoreError where the owner must act."""
+    """Run an agent, and return how it ended.  Raises Refused, RunFailed or StoreError if the owner must act."""
     try:
         agent.run()
     except Refused as refusal:
@@ -196,14 +196,14 @@ def _ending_of(agent: Agent) -> str:
     except RunFailed as ending:
         if not agent.missed_the_end:
             raise
-        return str(ending)
-    return "the federation is complete" if agent.over else "stopped; start again to go on from here"
+        return f"{ending}; start this device again to join the federation's next run"
+    return "the federation is complete" if agent.over else "stopped; start again to continue"
 
 
 def _checked(
     *, broker: str | None, tls: TlsFiles, federation: str, identity: str | None, keys: Path | None, state: str | None
 ) -> str:
-    """Return the device's id.  Raises UsageError for an option that cannot be, before the app is loaded."""
+    """Return the device's id.  Raises UsageError for an invalid option, before the app is loaded."""
     address = parse_broker_url(broker) if broker is not None else None
     if not is_id(federation):
         raise UsageError(f"--federation {federation!r}: use a-z, 0-9 and -, at most 36 of them")
@@ -223,7 +223,7 @@ def _checked(
 
 
 def _name(identity: str | None, keys: Path | None) -> str:
-    """Return the device's id.  Raises UsageError if the identity folder is of another device than `identity`."""
+    """Return the device's id.  Raises UsageError if the identity folder belongs to another device than `identity`."""
     return identity or _host_name() if keys is None else open_device_identity(keys, identity).name
 
 

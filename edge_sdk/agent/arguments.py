@@ -1,10 +1,15 @@
-"""An Agent's arguments: checks their types, says what to give instead, and makes identity and transport from them."""
+"""An Agent's arguments: checks their types, makes identity and transport from them, and lets no two share one."""
 
 from __future__ import annotations
 
+import gc
+import os
 import random
 import re
+import threading
+import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +53,8 @@ _OPTIONS: Mapping[str, tuple[Any, str]] = {
     "max_public_bytes": (int | np.integer, "a whole number of bytes"),
     "clock": (Callable, "a function that returns the time in seconds"),
 }
-"""For each argument its type, and what to give.  Flags must be bool: the text "no" is true, and would be consent."""
+"""For each argument its type, and how to describe it.  Flags must be bool: the text "no" is true, and would mean
+consent."""
 _SENSES = tuple(name for name in vars(Sensors) if not name.startswith("_"))
 
 
@@ -120,7 +126,7 @@ def _shown(given: object) -> str:
 
 
 class SimulatedId(str):
-    """The id of a simulated device, which leaves alone the folder of a board that has the same id."""
+    """The id of a simulated device, which ignores the folder of a board with the same id."""
 
     __slots__ = ()
 
@@ -172,3 +178,54 @@ def transport_to(
     pace = send_queue.cloud_safe() if cloud_safe else None
     seed = random.SystemRandom().getrandbits(32)
     return MqttTransport(broker, client_id, tls=tls or NO_FILES, seed=seed, pace=pace, chunk_file=chunk_file)
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    agent: weakref.ref[object]
+    process: int
+    """The process id: after a fork the child owns copies of the parent's objects, so the entry does not bind it."""
+    name: str
+
+
+_holders: dict[int, _Holder] = {}
+"""By `id` of an object; ids stay valid because the holder keeps its objects alive."""
+_changing = threading.Lock()
+
+
+def hold_alone(agent: object, name: str, parts: Mapping[str, object]) -> None:
+    """Reserve objects for an agent until `let_go`, or until it is collected; name: the agent's name in errors.
+
+    parts: the objects by argument name.  Raises UsageError, and reserves none, if another agent of this process holds
+    one of them.
+    """
+    if _is_held(agent, parts):
+        gc.collect()  # an unused agent survives in a reference cycle until it is collected
+    with _changing:
+        for part, each in parts.items():
+            other = _other_holder(agent, each)
+            if other is not None:
+                raise UsageError(
+                    f"{part}: {other.name} in this process has the same {type(each).__name__}: give each Agent one of "
+                    "its own (a factory makes one at each call), or stop() that agent first"
+                )
+        for each in parts.values():
+            _holders[id(each)] = _Holder(weakref.ref(agent), os.getpid(), name)
+
+
+def let_go(agent: object) -> None:
+    """Release this agent's objects, and those of agents that no longer exist."""
+    with _changing:
+        for key, holder in list(_holders.items()):
+            if holder.agent() in (None, agent):
+                del _holders[key]
+
+
+def _is_held(agent: object, parts: Mapping[str, object]) -> bool:
+    return any(_other_holder(agent, each) is not None for each in parts.values())
+
+
+def _other_holder(agent: object, each: object) -> _Holder | None:
+    holder = _holders.get(id(each))
+    gone = holder is None or holder.agent() in (None, agent) or holder.process != os.getpid()
+    return None if gone else holder

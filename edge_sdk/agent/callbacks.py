@@ -1,4 +1,4 @@
-"""An app's news of its device: through its callbacks, or the log where it has none.
+"""An app's news of its device: through its callbacks, or the log without a callback.
 
 Errors of callbacks are counted, logged the first time, and otherwise ignored.
 
@@ -17,6 +17,7 @@ from typing import Any
 
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.owner import Owner
+from edge_sdk.device.standing import OwnAccuracy
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import MAX_LOG_LINES
@@ -111,6 +112,7 @@ class AppOwner(Owner):
         self._link_fault, self._link_fault_logged_s = "", -math.inf
         self.last_news = ""
         """The last line of news, or empty."""
+        self.measured = OwnAccuracy()
 
     def news(self, line: str) -> None:
         """Implement Owner."""
@@ -136,13 +138,13 @@ class AppOwner(Owner):
         self.class_news(line)
 
     def unanswered(self, line: str) -> None:
-        """Implement Owner: logged if the app has no callback for news."""
+        """Implement Owner: log the line if the app has no callback for news."""
         if not self.callbacks.has("on_link"):
             log.warning("%s: %s", self._device, line)
         self.news(line)
 
     def link_lost(self, reason: str, now_s: float) -> None:
-        """Implement Owner: logged, once per reason and interval, if the app has no callback for news."""
+        """Implement Owner: log the line, once per reason and interval, if the app has no callback for news."""
         again = reason == self._link_fault and now_s < self._link_fault_logged_s + LINK_LOG_INTERVAL_S
         if not self.callbacks.has("on_link") and not again:
             self._link_fault, self._link_fault_logged_s = reason, now_s
@@ -150,6 +152,7 @@ class AppOwner(Owner):
 
     def stored(self, report: RoundReport, *, round_ends: bool) -> None:
         """Implement Owner."""
+        self.measured.note(report)
         for line in round_lines(report):
             self._recent.add(line)
         self.callbacks.call("on_update", report)

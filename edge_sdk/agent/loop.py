@@ -11,9 +11,8 @@ from contextlib import ExitStack
 
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.standing import AgentStanding
-from edge_sdk.policy.conditions import Objection
 from edge_sdk.policy.gate import PAUSED, PauseReport
-from edge_sdk.policy.policy import Policy
+from edge_sdk.policy.policy import Objection, Policy
 from edge_sdk.policy.priority import limit_threads, lower_priority
 from edge_sdk.serving.deployment import Deployment
 
@@ -83,21 +82,21 @@ class AgentLoop:
         participant.raise_if_failed()
 
     def use(self, participant: Participant, deployment: Deployment) -> None:
-        """Run another participant from now on: it was made with another model."""
+        """Run another participant from now on, made with another model."""
         self._participant, self._deployment = participant, deployment
         self._context, self._work = participant.context, participant.work
         self._objection, self._trained = None, 0
 
     @property
     def changes_model(self) -> bool:
-        """Whether the participant ends here, so that another one begins with another model."""
+        """Whether the participant ends here, because another one begins with another model."""
         return self._context.offers is not None and self._context.offers.changed
 
     def _sign_off(self) -> None:
         self._participant.sign_off(self.leaving)
 
     def _may_compute(self) -> bool:
-        """Whether a batch may be computed now; if not for a while, the reason is announced to the coordinator."""
+        """Whether a batch may be computed now; after a while without one, the coordinator gets the reason."""
         participant, gate = self._participant, self._context.gate
         if not self._work.computing and participant.declined is None and self._objection is None:
             return False

@@ -1,4 +1,4 @@
-"""The folder of a device's state: what lies where in it, and how the store of a federation is opened."""
+"""The folder of a device's state: its layout, and how the store of a federation is opened."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from edge_sdk.at_rest.quarantine import opened_or_anew
+from edge_sdk.at_rest.files import opened_or_anew
 from edge_sdk.device.recovery import check_owner
 from edge_sdk.device.store import CONTENTS, MemoryStore, SqliteStore, Store
 from edge_sdk.device.training.budget import NAME as LEDGER_NAME
@@ -22,7 +22,7 @@ PUBLIC = "public"
 
 
 def lasting(place: T) -> T | Path:
-    """Return a path that stays the same one where the app changes its working directory; other objects as they are."""
+    """Return a path as an absolute one, because the app may change its working directory; other objects unchanged."""
     return Path(place).absolute() if isinstance(place, (str, Path)) else place
 
 
@@ -44,12 +44,12 @@ class StatePlaces:
     def ledger(self, privacy: Guarantee | None) -> BudgetLedger | None:
         """Return the privacy ledger, which all federations of the device share; in memory beside an app's own Store.
 
-        Raises UsageError where it would end with the process without a word.
+        Raises UsageError without a state, because the ledger would be lost with the process.
         """
         if privacy is None:
             return None
         if self.folder is None and self._store is None:
-            raise UsageError("privacy: what was spent must survive a restart: give state=FOLDER, where its ledger lies")
+            raise UsageError("privacy: the spent budget must survive a restart: give state=FOLDER for its ledger")
         self._forgets_budget = self.folder is None
         return BudgetLedger(None if self.folder is None else self.folder / LEDGER_NAME, privacy)
 
@@ -76,14 +76,14 @@ class StatePlaces:
 
     @property
     def keeps_public(self) -> bool:
-        """Whether there is a place for a fetched public set if no folder is given: an app's own Store has none."""
+        """Whether a fetched public set has a place without a given folder: an app's own Store has none."""
         return self._store is None
 
     def opener(self, *, quarantine: bool, tell: Callable[[str], None]) -> Callable[[], Store]:
-        """Return what opens the store, for the first time or again.
+        """Return a function that opens the store, for the first time or again.
 
         quarantine: whether a damaged file is set aside; tell: is called with a line about that, and about an empty one.
-        Raises UsageError for a Store of another device; so does what is returned for such a file.
+        Raises UsageError for a Store of another device, and so does the function for such a file.
         """
         if self.folder is not None:
             path = self.folder / f"{self._federation}.db"
@@ -92,7 +92,7 @@ class StatePlaces:
                 lambda: self._file(path, tell), path, quarantine=quarantine, tell=tell, private=private
             )
         if self._forgets_budget:
-            tell("the privacy ledger is in memory, as state= is a Store: what was spent is forgotten with this process")
+            tell("the privacy ledger is in memory, as state= is a Store: its spending is forgotten with this process")
         store = MemoryStore() if self._store is None else self._store
         check_owner(store, self._device, "state")
         return lambda: store
@@ -101,11 +101,11 @@ class StatePlaces:
         return sorted(self.folder.iterdir()) if self.folder is not None and self.folder.is_dir() else []
 
     def _file(self, path: Path, tell: Callable[[str], None]) -> Store:
-        """Open a file that holds the state of this device, or none yet.  Raises Damaged if it is not as written."""
+        """Open a file that holds the state of this device, or is new.  Raises Damaged if it is not as written."""
         if is_emptied(path) and not (self.served and has_served(self.served)):
             tell(
-                f"{path}: is empty, as a first start leaves it that was cut short; this device joins again; if it took "
-                "part before, its state is lost: stop it, and put back a copy"
+                f"{path}: is empty, as after an interrupted first start; this device joins again; if it took part "
+                "before, its state is lost: stop it, and restore a copy"
             )
         else:
             refuse_emptied(path, CONTENTS)

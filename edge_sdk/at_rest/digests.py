@@ -77,11 +77,8 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
 
 def json_with_digest(value: Any) -> bytes:
     """Return a plain value as JSON, with its digest."""
-    return json.dumps({"sha256": _json_digest(value), "value": value}).encode()
-
-
-def _json_digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+    text = json.dumps(value).encode()
+    return b'{"sha256": "%s", "value": %s}' % (hashlib.sha256(text).hexdigest().encode(), text)
 
 
 def checked_json(path: Path, content: bytes, *, is_old: Callable[[Any], bool]) -> Any:
@@ -92,7 +89,7 @@ def checked_json(path: Path, content: bytes, *, is_old: Callable[[Any], bool]) -
     try:
         found = json.loads(content)
         if isinstance(found, dict) and found.keys() == {"sha256", "value"}:
-            if _json_digest(found["value"]) == found["sha256"]:
+            if hashlib.sha256(json.dumps(found["value"]).encode()).hexdigest() == found["sha256"]:
                 return found["value"]
         elif is_old(found):
             return found

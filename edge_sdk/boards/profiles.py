@@ -276,7 +276,7 @@ def _text(folder: str, kind: str, name: str) -> tuple[str, str]:
         return _shipped(folder)[name], f"{folder}/{name}.toml"
     if not name.endswith(SUFFIX):
         raise UsageError(
-            f"{kind} {name!r}: there is none of that name; there are {', '.join(_names(folder))}, "
+            f"{kind} {name!r}: no such name; there are {', '.join(_names(folder))}, "
             f"or name a file that ends in {SUFFIX}"
         )
     try:

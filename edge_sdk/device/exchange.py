@@ -52,6 +52,10 @@ class RoundReport:
     """Why the device uploaded no knowledge and went back to its state before the round, or empty if it did not."""
     not_served: str = ""
     """Why the new model is not served: it is worse on the device's own held-out samples.  Empty if it is served."""
+    joining_metrics: Mapping[str, float] = field(default_factory=dict)
+    """The figures of the device's own model before its first round; empty if they were not measured."""
+    alone: bool = False
+    """Whether the device trained alone, in the control group."""
 
 
 @dataclass
@@ -164,14 +168,14 @@ class OngoingExchange:
             exchange=assign.exchange,
             closing=assign.closing,
             samples=0 if self.learner.tells_no_counts else self.learner.samples,
-            metrics=shared.metrics,
+            metrics=self.learner.told(shared.metrics),
             metrics_round=shared.rounds_done,
-            personal_metrics=personal.metrics,
+            personal_metrics=self.learner.told(personal.metrics),
             personal_round=personal.rounds_done,
             withheld="" if assign.closing else self._why_withheld,
             withheld_cause=Diverged.code if assign.closing or self.withheld is None else self.withheld.code,
             instruments=self.measured.instruments,
-            joining_metrics=self.joining,
+            joining_metrics=self.learner.told(self.joining),
             not_served="" if self.learner.tells_no_counts else one_line(self.not_served),
             knowledge=knowledge,
             busy_s=cost.busy_s,
@@ -210,6 +214,8 @@ class OngoingExchange:
             global_model=self.learner.membership.method.global_model,
             withheld=self._why_withheld,
             not_served=self.not_served,
+            joining_metrics=self.joining,
+            alone=assign.alone,
         )
 
 

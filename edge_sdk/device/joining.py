@@ -1,18 +1,24 @@
-"""How a device joins a run: what a Welcome asks of it, what it refuses, and how it returns after a restart."""
+"""How a device joins a run: its Hello, what a Welcome asks of it, what it refuses, and which Refusal it obeys."""
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Callable
 
 from edge_sdk.class_names import why_not_alike
 from edge_sdk.device import membership, recovery
 from edge_sdk.device.context import DeviceContext
 from edge_sdk.device.link.incoming_frames import IncomingFrames
-from edge_sdk.device.session import SessionPhase, SessionState
+from edge_sdk.device.session import TAKING_PART, SessionPhase, SessionState
 from edge_sdk.device.training.app_model import ModelOrigin, Wish, choose_model, origin_of
 from edge_sdk.device.training.learner import Learner
 from edge_sdk.device.training.public_supply import PublicSupply
 from edge_sdk.errors import Refused, StoreError
+from edge_sdk.protocol.encodings import DEFAULT_ENCODING, ENCODINGS
 from edge_sdk.protocol.entry_guard import legible
-from edge_sdk.protocol.messages import FederationSpec, Welcome
+from edge_sdk.protocol.messages import FederationSpec, Hello, Refusal, Welcome
+from edge_sdk.protocol.topics import device_subscriptions
+from edge_sdk.version import __version__
 
 
 class Joining:
@@ -136,3 +142,147 @@ class Joining:
             self.origin = before  # the next start compares again
         if choice.line:
             self._context.warn_early(choice.line)
+
+
+log = logging.getLogger(__name__)
+
+IDENTITY = "identity"
+"""The reason of a refusal because another device has the same id."""
+OWN_IDENTITY = "give each device its own identity (identity=, --id), and never a copied state folder"
+DOUBT_S = 5.0
+"""How long a device that takes part waits for a Welcome after it asks again."""
+
+
+def own_identity_taken(reason: str) -> Refused:
+    """Return the refusal with which a device ends whose id another one uses."""
+    return Refused(IDENTITY, reason, OWN_IDENTITY)
+
+
+class Refusals:
+    """Judges Refusals.
+
+    A device that takes part without keys asks the coordinator again, and obeys only if another Refusal answers.
+    """
+
+    def __init__(self, context: DeviceContext, incoming: IncomingFrames, ask: Callable[[], None]) -> None:
+        """ask: sends a Hello, if the link is up."""
+        self._context, self._incoming, self._ask = context, incoming, ask
+        self._again: Refusal | None = None
+        """The Refusal that arrived after asking again."""
+        self.due_s: float | None = None
+        """When to call `settled`, in seconds, or None if nothing is in doubt."""
+
+    def received(self, refusal: Refusal, now_s: float) -> Refused | None:
+        """Return the refusal to end with, or None if this one answers another start, another device, or is doubted."""
+        context = self._context
+        phase, own = context.session.phase, context.instance
+        if context.security is not None and (refusal.instance is None or refusal.instance != own):
+            # stale (an earlier start), not ours, or a reply to a frame the coordinator could not read
+            joining = phase is SessionPhase.JOINING
+            if refusal.reason == "encryption" or (refusal.reason == "signature" and joining):
+                self._incoming.tell_once(refusal.reason, f"{refusal.message}; {refusal.remedy}")
+            return None
+        if refusal.instance not in (None, own):
+            line = f"another device uses this identity, too, and was refused; {OWN_IDENTITY}"
+            if self._incoming.tell_once(IDENTITY, line):
+                log.warning("%s: %s", context.device, line)
+            return None
+        if context.security is None and phase in TAKING_PART:
+            self._doubt(refusal, now_s, names_start=refusal.instance is not None or own is None)
+            return None
+        return self._obeyed(refusal)
+
+    def welcomed(self) -> None:
+        """Forget the Refusal in doubt, because the coordinator accepts this device."""
+        self.due_s = self._again = None
+
+    def settled(self, now_s: float, *, over: bool = False) -> Refused | None:
+        """Return the refusal to end with once the wait or the run is over; without any answer, ask again."""
+        if self.due_s is None or not (over or now_s >= self.due_s):
+            return None
+        if self._again is not None:
+            return self._obeyed(self._again)
+        if not over:
+            self._ask_again(now_s)
+        return None
+
+    def _doubt(self, refusal: Refusal, now_s: float, *, names_start: bool) -> None:
+        """Ask again after a first Refusal; keep a second one that names this start of the device.
+
+        names_start: whether it does.  Others answer frames that the coordinator could not read, which anyone may have
+        sent: a reason to ask, not to leave.
+        """
+        if self.due_s is None:
+            self._ask_again(now_s)
+        elif names_start:
+            self._again = refusal
+
+    def _ask_again(self, now_s: float) -> None:
+        self.due_s = now_s + DOUBT_S
+        self._ask()
+
+    def _obeyed(self, refusal: Refusal) -> Refused:
+        self.welcomed()
+        context, remedy = self._context, refusal.remedy
+        if context.allows_weights and not context.shares_weights and "share_weights" in remedy:
+            remedy += f" (it is set, but {context.bench.model.spec.name} has no weights that can be shared)"
+        return Refused(refusal.reason, refusal.message, remedy)
+
+
+HELLOS_BEFORE_NOTICE = 4
+"""The number of unanswered Hellos, sent within some seconds, after which the owner is notified."""
+
+
+def hello(context: DeviceContext) -> Hello:
+    """Build the Hello of a device.
+
+    It has class counts only if the bench discloses them, and with a privacy budget no numbers of samples at all.  It
+    declares the proxy's weights, if there is a proxy.  With keys it names the run that the device is in.
+    """
+    bench, shares_weights = context.bench, context.shares_weights
+    model, shared = bench.model.spec, bench.shared
+    hidden = frozenset() if shares_weights else frozenset({"weights"})
+    tells, waits = bench.budget is None, not len(bench.samples)
+    return Hello(
+        federation=context.federation,
+        device=context.device,
+        sdk=__version__,
+        capabilities=tuple(sorted(bench.capabilities - hidden)),
+        terms=tuple(sorted(bench.terms)),
+        classes=model.classes,
+        feature_dim=model.feature_dim,
+        samples=len(bench.data.train) if tells else 0,
+        class_counts=bench.disclosed_counts,
+        public_sha256=bench.public.spec.sha256 if bench.public else None,
+        model=model.name,
+        runtime=model.runtime,
+        note=model.note,
+        board=context.board,
+        inert_terms=tuple(sorted(model.inert_terms)),
+        encodings=tuple(name for name in ENCODINGS if name != DEFAULT_ENCODING),
+        fetches_public=context.fetches is not None,
+        weight_count=shared.parameters if shares_weights else 0,
+        layout=shared.layout if shares_weights else None,
+        batch_norm=shared.batch_norm,
+        test_samples=len(bench.data.local_test or ()) if tells else 0,
+        instance=context.instance,
+        sends_logs=context.owner.last_lines() is not None,
+        capacity=bench.capacity if tells or waits else 0,
+        run=context.run if context.security else None,
+        trains_alone=True,
+        accepts_models=context.offers is not None,
+        offer=None if context.offers is None else context.offers.answer,
+    )
+
+
+def no_answer_notice(context: DeviceContext) -> str:
+    """Return a hint for the owner when a device's Hellos get no answer."""
+    who = f"no coordinator of {context.federation!r} answers: is it running"
+    if context.security is not None:
+        return f"{who}, with the --lab of this device's identity, and under this name?"
+    topic = device_subscriptions(context.federation, context.device)[0]
+    return (
+        f"{who}, and under this name? "
+        f"a broker with access rules must let this device publish, and read {topic}: the usual rules do if its user "
+        f"name is {context.device!r}; and no other device may be connected under this identity"
+    )

@@ -9,9 +9,8 @@ from typing import Any
 from edge_sdk.device.training import divergence
 from edge_sdk.errors import Diverged, LearningLost, RemoteProtocolError, UsageError
 from edge_sdk.methods.contract.base import Method
-from edge_sdk.methods.contract.registry import method_of
+from edge_sdk.methods.contract.registry import method_of, requests_of
 from edge_sdk.methods.contract.requests import handler_of
-from edge_sdk.methods.contract.vocabulary import requests_of
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.protocol import transforms
 from edge_sdk.protocol.frames import codec

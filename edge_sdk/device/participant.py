@@ -3,9 +3,9 @@
 Nothing here waits, reads a clock or has a thread.  A driver calls `handle`, `tick`, `work_slice` and `finish_work` with
 events and the time: the loop of `edge_sdk/agent/loop.py` in an app, the virtual clock in a simulation.
 
-The parts share one `DeviceContext`: `joining.py` joins a run, `work.py` computes and stores an exchange, `refusals.py`
-decides which Refusal to obey, `public_supply.py` fetches the public set, `incoming_frames.py` and `uplink.py` open and
-send frames.
+The parts share one `DeviceContext`: `joining.py` joins a run and decides which Refusal to obey, `work.py` computes and
+stores an exchange, `public_supply.py` fetches the public set, `incoming_frames.py` and `uplink.py` open and send
+frames.
 """
 
 from __future__ import annotations
@@ -16,19 +16,25 @@ from typing import Any
 
 from edge_sdk.device import session
 from edge_sdk.device.context import DeviceContext
-from edge_sdk.device.joining import Joining
-from edge_sdk.device.link.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
+from edge_sdk.device.joining import (
+    HELLOS_BEFORE_NOTICE,
+    IDENTITY,
+    OWN_IDENTITY,
+    Joining,
+    Refusals,
+    hello,
+    no_answer_notice,
+    own_identity_taken,
+)
 from edge_sdk.device.link.incoming_frames import IncomingFrames
 from edge_sdk.device.link.uplink import Uplink
-from edge_sdk.device.new_samples import NewSamples
-from edge_sdk.device.refusals import IDENTITY, OWN_IDENTITY, Refusals, own_identity_taken
-from edge_sdk.device.refused_assigns import AssignStamps, is_in_place, without_knowledge
+from edge_sdk.device.refused_assigns import AssignStamps, NewSamples, is_in_place, without_knowledge
 from edge_sdk.device.session import SessionPhase, SessionState
 from edge_sdk.device.training.app_model import Wish
 from edge_sdk.device.training.public_supply import PublicSupply
 from edge_sdk.device.work import Work
 from edge_sdk.errors import Refused, RemoteProtocolError, RunFailed, StoreError
-from edge_sdk.policy.conditions import Objection
+from edge_sdk.policy.policy import Objection
 from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.codec import Stamp
@@ -192,9 +198,11 @@ class Participant:
         elif isinstance(event, SendRefused) and event.too_long:
             self._tell_too_long(event.reason)
         elif isinstance(event, SendRefused):
+            rule = f"its access rules must let the user of {self.context.device} publish there"
+            if self.context.security is not None:
+                rule = f"a lab's broker allows it once a coordinator with --lab has served {self.context.federation!r}"
             self.context.owner.news(
-                f"the broker rejects what this device sends on {event.topic}: {event.reason}; "
-                f"its access rules must let the user of {self.context.device} publish there"
+                f"the broker rejects what this device sends on {event.topic}: {event.reason}; {rule}"
             )
         else:
             self.incoming.count_refused(event.kind, f"refused a frame on {event.topic}: {event.reason}")
@@ -430,7 +438,7 @@ class Participant:
         context = self.context
         self._unanswered_hellos += context.learner is None
         if self._unanswered_hellos == HELLOS_BEFORE_NOTICE:
-            notice = self.incoming.unread or no_answer_notice(context.federation, context.device)
+            notice = self.incoming.unread or no_answer_notice(context)
             context.owner.unanswered(notice)
         said = hello(context)
         self.uplink.send(said if context.outgoing is None else context.outgoing.hello(said))

@@ -33,8 +33,8 @@ be lost, or the coordinator may have restarted unnoticed or counts the device as
 can be hours apart."""
 
 MISSED_THE_END = (
-    "it finished without this device's closing exchange, so the model lacks what the last round brought; it keeps what "
-    "it learnt before, and this device joins the federation's next run once it is started again"
+    "it finished without this device's closing exchange, so the model keeps what it learnt, and lacks what the last "
+    "round brought"
 )
 """Why a session ends without success although the run succeeded."""
 

@@ -7,13 +7,16 @@ asks for the next run: after a minute, and then after ever longer waits of up to
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
+from edge_sdk.class_names import name_of
+from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.session import SessionPhase, SessionState
 from edge_sdk.errors import Refused, RunFailed
+from edge_sdk.protocol.messages import OF_CLASS
 
 FIRST_S, MOST_S = 60.0, 3600.0
 """The first and the longest wait after an end, in seconds; the waits double, until a coordinator accepts the device."""
@@ -47,10 +50,43 @@ class AgentStatus:
     """The newest round that it has begun, from 1; 0 before the first."""
     news: str
     """The last line for its owner."""
+    accuracy: Mapping[str, float] = field(default_factory=dict)
+    """Of its own model on its held-out samples, as fractions: `before` its first round, `alone` when it was in the
+    control group last, and `now`.  A figure that was not measured since the agent was made is absent."""
+    by_class: Mapping[str, float] = field(default_factory=dict)
+    """`now` by class, in rounds without an end."""
 
     def to_json(self) -> dict[str, Any]:
         """The fields as plain values."""
         return asdict(self)
+
+
+class OwnAccuracy:
+    """What evaluations found of a device's own model, from the device's own reports."""
+
+    METRICS = ("local_accuracy", "validation_accuracy", "accuracy")
+    """The first of them that a report has counts: held-out samples of the device's own come first."""
+
+    def __init__(self) -> None:
+        self._accuracy: Mapping[str, float] = {}
+        self._by_class: Mapping[int, float] = {}
+
+    def note(self, report: RoundReport) -> None:
+        """Note a report."""
+        figures = report.personal_metrics or report.metrics
+        metric = next((name for name in self.METRICS if name in figures), None)
+        if metric is None:
+            return
+        found = {"before": report.joining_metrics.get(metric), "alone" if report.alone else "now": figures[metric]}
+        self._accuracy = {**self._accuracy, **{name: value for name, value in found.items() if value is not None}}
+        self._by_class = {
+            int(name.removeprefix(OF_CLASS)): value for name, value in figures.items() if name.startswith(OF_CLASS)
+        }
+
+    def told_in(self, status: AgentStatus, names: Sequence[str]) -> AgentStatus:
+        """Return the status with these figures.  names: of the classes."""
+        by_class = {name_of(number, names): value for number, value in self._by_class.items()}
+        return replace(status, accuracy=dict(self._accuracy), by_class=by_class)
 
 
 class AgentStanding:
@@ -90,7 +126,9 @@ class AgentStanding:
         if not self._stays or not passing:
             self._note("off", why)
             if passing:
-                self._news(f"{why}; this agent is off: start() joins the next run, and Agent(stay=True) by itself")
+                self._news(
+                    f"{why}; this agent is off: start() joins the next run, and stay=True or --stay automatically"
+                )
             return False
         wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, MOST_S)
         self._again_s = self._wall() + wait_s

@@ -145,6 +145,8 @@ class MemoryStore:
     _done: dict[tuple[int, int], _InMemory] = field(default_factory=dict)
     _resting: Callable[[], RoundStart] | None = None
     """Returns the start of the next round between two rounds, or None during a round."""
+    changes: int = field(default=0, compare=False)
+    """How often the contents have changed, so that a checkpoint writes only what is new."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the contents for a copy, without the reference to the device that fills the store."""
@@ -157,6 +159,7 @@ class MemoryStore:
     def save_welcome(self, frame: bytes) -> None:
         """Keep the frame in memory."""
         self._welcome = frame
+        self.changes += 1
 
     def enter_run(self, welcome: bytes, start: RoundStart, origin: bytes = b"") -> None:
         """Keep them in memory."""
@@ -171,6 +174,7 @@ class MemoryStore:
         """Keep both in memory."""
         self._resting = None
         self._start, self._saved_round, self._origin = start, start.round, origin
+        self.changes += 1
 
     def round_start(self) -> RoundStart | None:
         """Return the start of the current round, or between two rounds that of the next one."""
@@ -178,6 +182,11 @@ class MemoryStore:
 
     def rest(self, start: Callable[[], RoundStart]) -> None:
         """Forget the start of the round that is over."""
+        self.lay_down(start)
+        self.changes += 1
+
+    def lay_down(self, start: Callable[[], RoundStart]) -> None:
+        """Keep the start elsewhere.  start: returns it."""
         self._start, self._resting = None, start
 
     def hold(self) -> None:
@@ -203,6 +212,7 @@ class MemoryStore:
     def begin_round(self, start: RoundStart) -> None:
         """Keep the start of the round, and drop older uploads that have their receipt."""
         self._start, self._resting = start, None
+        self.changes += 1
         self.forget_receipted()
 
     def upload(self, round_: int, exchange: int) -> bytes | None:
@@ -213,8 +223,7 @@ class MemoryStore:
     def finished(self) -> tuple[FinishedExchange, ...]:
         """Return the exchanges in order."""
         return tuple(
-            FinishedExchange(*key, bytes(done.assign), done.upload, done.receipted)
-            for key, done in sorted(self._done.items())
+            FinishedExchange(*key, done.assign, done.upload, done.receipted) for key, done in sorted(self._done.items())
         )
 
     def save(self, done: FinishedExchange, start: RoundStart | None = None) -> None:
@@ -222,17 +231,20 @@ class MemoryStore:
         if start is not None:
             self.save_start(start)
         self._done[done.round, done.exchange] = _InMemory(done.assign, done.upload, done.receipted)
+        self.changes += 1
 
     def save_start(self, start: RoundStart) -> None:
         """Replace everything by the start."""
         self._start, self._saved_round, self._resting = start, start.round, None
         self._done = {}
+        self.changes += 1
 
     def mark_receipted(self, round_: int, exchange: int) -> None:
         """Mark the exchange."""
         done = self._done.get((round_, exchange))
         if done is not None:
             done.receipted = True
+            self.changes += 1
 
     def check(self) -> str:
         """Return that nothing is wrong."""

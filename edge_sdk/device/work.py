@@ -69,7 +69,7 @@ CONTROL_GROUP = (
 
 
 class Work:
-    """At most one exchange at a time; what it changes in the model counts once it is stored."""
+    """At most one exchange at a time; its changes of the model count once they are stored."""
 
     def __init__(self, context: DeviceContext, incoming: IncomingFrames, uplink: Uplink, supply: PublicSupply) -> None:
         self._context, self._incoming, self._uplink, self._supply = context, incoming, uplink, supply

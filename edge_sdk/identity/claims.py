@@ -19,7 +19,7 @@ from pathlib import Path
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.signatures import PUBLIC_BYTES
-from edge_sdk.protocol.foreign_json import digested_json, foreign_json, undigested_json
+from edge_sdk.protocol.entry_guard import digested_json, foreign_json, undigested_json
 from edge_sdk.protocol.topics import is_id
 
 FORMAT = 1

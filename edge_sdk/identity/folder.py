@@ -19,9 +19,8 @@ from types import ModuleType
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.sealing import ExchangeKey, Sealing
-from edge_sdk.identity.signatures import PUBLIC_BYTES, FrameSigner, Key, Role, key_id, verifier
-from edge_sdk.identity.succession import newest_key
-from edge_sdk.protocol.foreign_json import digested_json, undigested_json
+from edge_sdk.identity.signatures import PUBLIC_BYTES, FrameSigner, Key, Role, key_id, newest_key, verifier
+from edge_sdk.protocol.entry_guard import digested_json, undigested_json
 from edge_sdk.protocol.frames.codec import Verify
 
 ABOUT, SIGNING, SEALING = "identity.json", "signing.key", "sealing.key"
@@ -188,7 +187,7 @@ def _not_of(path: Path, about: Path) -> UsageError:
 
 def _check_certificates(folder: Path, about: IdentityCard) -> None:
     """Raise UsageError if the certificates, or the key beside them, are damaged or do not belong together."""
-    certificates, authority = crypto_certificates(), key_files.read_part(folder / AUTHORITY)
+    certificates, authority = crypto_keys("a certificate"), key_files.read_part(folder / AUTHORITY)
     if fault := certificates.authority_fault(authority):
         raise UsageError(f"{folder / AUTHORITY} {fault}")
     tls_key, certificate = key_files.read_secret(folder / TLS_KEY), key_files.read_part(folder / CERTIFICATE)
@@ -220,15 +219,6 @@ def _exchange_key(folder: Path, about: IdentityCard) -> ExchangeKey | None:
     if not sealing.is_public(public) or key.public.hex() != mine:
         raise _not_of(path, folder / ABOUT)
     return key
-
-
-def crypto_certificates() -> ModuleType:
-    """Return the module with the certificates.  Raises MissingExtra without pyca/cryptography."""
-    try:
-        from edge_sdk.identity import crypto_certificates as module
-    except ImportError:
-        raise MissingExtra("cryptography", "secure", "a certificate") from None
-    return module
 
 
 _HOLDER = {

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from edge_sdk.errors import UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.signatures import key_id
-from edge_sdk.protocol.foreign_json import digested_json, undigested_json
+from edge_sdk.protocol.entry_guard import digested_json, undigested_json
 from edge_sdk.protocol.topics import is_id
 
 REGISTRY = "registry.json"

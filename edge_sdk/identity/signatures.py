@@ -2,6 +2,10 @@
 
 The signed text is a domain, the frame's header, and the SHA-256 digest of its body.  The domain names the role of the
 sender, so that a device's signature is never accepted as a coordinator's or an operator's.
+
+A coordinator's new signing key is introduced by the key before it.  A link of this chain is the public key that signs
+it (32 bytes), the public key that it introduces (32) and the signature (64).  The coordinator sends the whole chain
+with its status, so that a device that was away for several changes finds its place.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import Protocol
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.frames.codec import HEADER_BYTES, UNSIGNED, Stamp, Verify
+from edge_sdk.protocol.messages import MAX_SUCCESSION_BYTES
 
 KEY_ID_BYTES = len(UNSIGNED)
 PUBLIC_BYTES = 32
@@ -89,3 +94,24 @@ def verifier(role: Role, publics: Mapping[bytes, bytes], genuine: Genuine) -> Ve
         return genuine(public, signed_text(role, signed), signature)
 
     return verify
+
+
+SIGNATURE_BYTES = 64
+LINK_BYTES = 2 * PUBLIC_BYTES + SIGNATURE_BYTES
+_DOMAIN = b"edge-sdk successor v1\0"
+
+
+def with_successor(chain: bytes, key: Key, successor: bytes) -> bytes:
+    """Return a chain that ends with a new public key, introduced by the present private one."""
+    link = key.public + successor + key.sign(_DOMAIN + successor)
+    return (chain + link)[-MAX_SUCCESSION_BYTES:]
+
+
+def newest_key(chain: bytes, known: bytes, genuine: Genuine) -> bytes:
+    """Return the public key to which a chain leads from a known one: that itself if no genuine link begins there."""
+    for begin in range(0, len(chain) - LINK_BYTES + 1, LINK_BYTES):
+        link = chain[begin : begin + LINK_BYTES]
+        old, new = link[:PUBLIC_BYTES], link[PUBLIC_BYTES : 2 * PUBLIC_BYTES]
+        if old == known and genuine(old, _DOMAIN + new, link[2 * PUBLIC_BYTES :]):
+            known = new
+    return known

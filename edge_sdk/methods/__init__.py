@@ -1,7 +1,7 @@
 """The methods.  Each method has one file, with its device part and its coordinator part, and names one paper.
 
-This folder is a catalogue: NAME.py is the paper NAME.  `contract` holds what all methods share (the class Method, its
-parameters and requests, rounds common to several papers), `parts` what a paper has beside its file.
+NAME.py implements the paper NAME.  `contract` holds what all methods share (the class Method, its
+parameters and requests, rounds common to several papers), `parts` further files of single papers.
 All is pure numpy, except torch_NAME.py.
 May import `protocol`, `objectives`, `reductions`, `errors` and `data`; torch parts also `models`.
 """
@@ -15,7 +15,7 @@ from edge_sdk.lazy import loaded_when_used
 if TYPE_CHECKING:
     from edge_sdk.methods.contract.averaging import Averaging
     from edge_sdk.methods.contract.base import Caching, Exchange, Method, OnDevice, Slot, Stage, Up
-    from edge_sdk.methods.contract.params import Range, Start, Weighting
+    from edge_sdk.methods.contract.description import Range, Start, Weighting
     from edge_sdk.protocol.exchange_id import ExchangeId
 
 __all__ = [
@@ -42,9 +42,9 @@ _HOMES = {
     "Slot": "edge_sdk.methods.contract.base",
     "Stage": "edge_sdk.methods.contract.base",
     "Up": "edge_sdk.methods.contract.base",
-    "Range": "edge_sdk.methods.contract.params",
-    "Start": "edge_sdk.methods.contract.params",
-    "Weighting": "edge_sdk.methods.contract.params",
+    "Range": "edge_sdk.methods.contract.description",
+    "Start": "edge_sdk.methods.contract.description",
+    "Weighting": "edge_sdk.methods.contract.description",
     "ExchangeId": "edge_sdk.protocol.exchange_id",
 }
 if not TYPE_CHECKING:  # a type checker would accept any name

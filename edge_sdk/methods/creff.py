@@ -22,8 +22,8 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging, write_weights
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, as_sent, torch_part
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.contract.last_layer import every_class, random_rows
-from edge_sdk.methods.contract.params import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import HeadGradients, ReadHead, WriteHead
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Count, Matrix, wire
@@ -109,7 +109,7 @@ class CReFF(Averaging[Params]):
             yield WriteHead(np.arange(len(own)), own)
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
-        """Send the weights, and the gradients if a last layer had come to take them at."""
+        """Send the weights, and the gradients if a last layer was received."""
         gradients: ClassRows | None = device.kept
         rows = {"gradients": as_sent(gradients, "uniform")} if gradients is not None else {}
         return {**(yield from super().share(device)), **rows}
@@ -129,7 +129,7 @@ class CReFF(Averaging[Params]):
         return {"weights": state.weights, "classifier": every_class(state.classifier)}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: MixedSum) -> State:
-        """Average the weights; match the features to the mean gradients, and train the last layer on them."""
+        """Average the weights; match the features to the mean gradients, and train the last layer on these features."""
         weights = self.mean(uploads.weights, state.weights)
         ups = list(uploads.rest.payloads(ClassRows, "gradients").values())
         if not ups:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from edge_sdk.methods.contract.averaging import DISCLOSES, Averaging
 from edge_sdk.methods.contract.base import OnDevice, Stage
-from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import ReadWeights, WriteWeights
 from edge_sdk.objectives import CrossEntropy, Proximal
 from edge_sdk.protocol.knowledge import Weights
@@ -28,8 +28,8 @@ class Params:
     """Hyper-parameters of Ditto."""
 
     attraction: Annotated[float, Range(0, 1000, paper="0.05 to 2")] = 1.0
-    """lambda: (lambda / 2) |v - w^t|^2 is added to the loss of the device's own model v; the paper tunes it in
-    0.05 ... 2.  0: v is trained alone."""
+    """lambda: (lambda / 2) |v - w^t|^2 is added to the loss of the device's own model v; the paper tunes it in 0.05 ...
+    2.  With 0 v is trained alone."""
     weighting: Weighting = "samples"
     """The mean over devices: by their `samples` or `uniform`."""
     start: Start = "first"

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.description import Range
 from edge_sdk.methods.contract.requests import Evaluate, Released, ReleaseSums, WriteHead
 from edge_sdk.privacy.release import FROZEN, SHARES, Assumptions, Guarantee, head_of, means_of, merged, promised
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -44,10 +44,10 @@ class Params:
     min_samples: Annotated[int, Range(1)] = 50
     """The samples, after noise and over all devices, that a class needs before its prototype is published."""
     most_samples: Annotated[int, Range(1, 10**5)] = 10**5
-    """The samples of a class that one device is believed to have."""
+    """The maximum number of samples of a class that one device counts with."""
     without_guarantee: Literal["refuse", "tell"] = "refuse"
     """The answer to a device whose extractor is trained, or that has no budget, so that the guarantee does not hold:
-    `refuse` it, or `tell` people that the run has no guarantee."""
+    `refuse` it, or `tell`: admit it, and report that the run has no guarantee."""
 
     def __post_init__(self) -> None:
         if not self.epsilon and self.without_guarantee == "refuse":
@@ -69,7 +69,7 @@ class OnDisk:
 
     version: Annotated[bytes, Blob(0, 32)] = b""
     epoch: Count = 0
-    """Not used: states that lie on devices have it."""
+    """Unused; kept because stored states of devices have it."""
 
 
 DOWN = {"prototypes": Slot(ClassRows, optional=True)}
@@ -135,7 +135,7 @@ class DPPrototypes(Method[Params]):
             yield WriteHead(np.arange(count), rows.astype(np.float32))
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
-        """Train nothing: the extractor is fixed, and the last layer holds the prototypes."""
+        """Do not train: the extractor is fixed, and the last layer holds the prototypes."""
         yield from ()
 
     def measure(self, device: OnDevice[Any]) -> Stage[None]:
@@ -144,11 +144,11 @@ class DPPrototypes(Method[Params]):
             yield from self.measure_personal(device)
 
     def measure_personal(self, device: OnDevice[Any]) -> Stage[None]:
-        """Measure on the test samples alone, in the same way whatever classes the device holds."""
+        """Measure only on the test samples, independently of the classes that the device holds."""
         yield Evaluate(device.job.round, of_own_classes=False)
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
-        """Send the sums with noise; those of before, if the data did not change or the budget is spent."""
+        """Send the sums with noise; if the data did not change or the budget is spent, send the earlier ones again."""
         params, state = self.params, device.state
         insists = params.without_guarantee == "refuse"
         found: Released = yield ReleaseSums(

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, as_sent
-from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.description import Range
 from edge_sdk.methods.contract.requests import ClassMeans
 from edge_sdk.objectives import ClassTarget, CrossEntropy, Objective
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -35,7 +35,7 @@ class Params:
     """Hyper-parameters of FD; the paper does not state its gamma."""
 
     gamma: Annotated[float, Range(0, 1000)] = 0.1
-    """gamma: weight of the cross-entropy to the others' mean prediction of the class.  0: local training."""
+    """gamma: weight of the cross-entropy to the others' mean prediction of the class.  0 gives local training."""
     weighting: Literal["uniform", "samples"] = "uniform"
     """The mean over holders: `uniform`, eq. 4, or by their `samples` of the class."""
 
@@ -101,7 +101,7 @@ class FD(Method[Params]):
 
 
 def loss(params: Params, targets: ClassRows | None) -> Objective:
-    """Return the loss with targets; plain cross-entropy if there are none."""
+    """Return the loss with targets; plain cross-entropy without targets."""
     if targets is None or params.gamma == 0:
         return (CrossEntropy(),)
     rows = targets.rows.astype(np.float32)

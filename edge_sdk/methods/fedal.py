@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.contract.base import Down, OnDevice, Slot, check_batch, torch_part
-from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.description import Range
 from edge_sdk.methods.contract.transfer import DeviceState, Transfer, targets
 from edge_sdk.objectives import NORM_FLOOR, LogitGradient, Term, softmax
 from edge_sdk.objectives.optim import Schedule
@@ -45,7 +45,7 @@ Layer = Annotated[NDArray[np.float32], Tensor(("f4",), 1)]
 class Params:
     """Hyper-parameters of FedAL; the defaults are the paper's (its section V), but for the discriminator's optimiser.
 
-    That comes from a sweep (docs/results/fedal-discriminator.md): the paper's moves nothing in a few hundred steps.
+    That comes from a sweep (docs/results/fedal-discriminator.md): the paper's has no effect in a few hundred steps.
     """
 
     preset: Literal["none", "paper"] = "none"
@@ -75,10 +75,10 @@ class Params:
     less_forgetting: Annotated[float, Range(0, 1000)] = 1.0
     """Weight of both less-forgetting terms; 0 with adversarial 0 leaves FedMD with tau iterations."""
     gradient_clip: Annotated[float, Range(0, 1e6)] = 1.0
-    """Largest norm of a sample's adversarial gradient; 0, as in the paper: no clipping."""
+    """Largest norm of a sample's adversarial gradient; 0, as in the paper, does not clip."""
     held_ratio: Annotated[float, Range(0, 1000)] = 0.0
     """The ratio at which the norm of a device's adversarial gradient on a batch, with its weight, is held to that of
-    its KL gradient; 0, as in the paper: it is what it is."""
+    its KL gradient; 0, as in the paper, leaves it unchanged."""
     target: Literal["leave-one-out", "all"] = "leave-one-out"
     """Equations 4-6 leave the device itself out; line 15 of Algorithm 1 (`all`) does not."""
     max_devices: Annotated[int, Range(1, 100_000)] = 64

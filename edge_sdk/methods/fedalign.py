@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from edge_sdk.methods.contract.averaging import DISCLOSES, Averaging
 from edge_sdk.methods.contract.base import OnDevice, Stage
-from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.parts.fedalign_term import Alignment
 from edge_sdk.objectives import CrossEntropy
 
@@ -25,7 +25,7 @@ class Params:
     """Hyper-parameters of FedAlign."""
 
     mu: Annotated[float, Range(0, 1000, paper="0.45")] = 0.45
-    """mu, the weight of the alignment, as a share of the cross-entropy.  0: FedAvg."""
+    """mu, the weight of the alignment, as a share of the cross-entropy.  0 gives FedAvg."""
     width: Annotated[float, Range(0.01, 0.99, paper="0.25")] = 0.25
     """omega, the share of the last block's inner channels at which it is aligned."""
     weighting: Weighting = "samples"
@@ -35,7 +35,7 @@ class Params:
 
 
 class FedAlign(Averaging[Params]):
-    """Differs from FedAvg in what a device minimises."""
+    """Changes only the loss that a device minimises."""
 
     name = "fedalign"
     title = "FedAlign: FedAvg, with a last block that is as smooth at a quarter of its width"

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge_sdk.methods.contract.averaging import DISCLOSES, Averaging
-from edge_sdk.methods.contract.params import SlotAge, Start, Weighting
+from edge_sdk.methods.contract.description import SlotAge, Start, Weighting
 
 
 @dataclass(frozen=True, kw_only=True)

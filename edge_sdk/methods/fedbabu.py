@@ -1,4 +1,4 @@
-"""FedBABU: bodies are trained under one random last layer that nobody changes; each device tunes its own at the end.
+"""FedBABU: bodies are trained under one fixed random last layer; each device tunes its own at the end.
 
 Oh, Kim and Yun, "FedBABU: Toward Enhanced Representation for Federated Image Classification", ICLR 2022
 (arXiv:2106.06042), Algorithm 1.
@@ -20,8 +20,8 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.averaging import BODY_DOWN, BODY_UP, DISCLOSES_BODY, Averaging
 from edge_sdk.methods.contract.base import Exchange, OnDevice, Stage
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.contract.last_layer import random_rows
-from edge_sdk.methods.contract.params import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import Evaluate, Fit, ReadHead, WriteHead
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.messages import FederationSpec
@@ -35,7 +35,8 @@ class Params:
     """Hyper-parameters of FedBABU."""
 
     tune_steps: Annotated[int, Range(0, paper="1 to 5 epochs")] = 20
-    """Steps of tuning before a device measures or uses its model; the paper takes one to five epochs.  0: none."""
+    """Steps of tuning before a device measures or uses its model; the paper takes one to five epochs.  0 disables
+    it."""
     tune: Literal["head", "all"] = "head"
     """The part that is tuned: the `head`, or `all` of the model."""
     tune_rate: Annotated[float, Range(1e-6, 1e3)] = 1.0

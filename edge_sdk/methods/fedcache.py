@@ -9,8 +9,8 @@ for Personalized Edge Intelligence", IEEE TMC 2024 (arXiv:2308.07816), Algorithm
     down      for each sample of the device the mean of its relatives' cached logits, r
     train     CE(y, f(x)) + beta KL(softmax(r / T) || softmax(f / T))
 
-A code is a random projection of the sample, the same on all devices.  Nothing waits for anybody: logits of a device
-that stays away remain in the cache.
+A code is a random projection of the sample, the same on all devices.  Devices do not wait for each other: logits of an
+absent device remain in the cache.
 
 The cache on the coordinator holds samples device after device, in the order of device numbers, and a device's samples
 in its own order.
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.description import Range
 from edge_sdk.methods.contract.requests import EncodeSamples, OwnLogits
 from edge_sdk.objectives import CrossEntropy, Distill, Objective
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -38,7 +38,7 @@ from edge_sdk.protocol.sample_knowledge import VERSION_BYTES, SampleCodes, Sampl
 from edge_sdk.reductions import Bag
 
 NONE = -1
-"""Stands for a relative that does not exist, because a label has too few samples."""
+"""Marks a missing relative, because a label has too few samples."""
 _AT_ONCE = 1024
 """Samples whose similarities are in memory at the same time."""
 
@@ -170,15 +170,15 @@ class Params:
     """Hyper-parameters of FedCache; the defaults are those of the authors' code, but for the code."""
 
     relatives: Annotated[int, Range(1, 1000, paper="16")] = 16
-    """R, the samples whose cached logits a sample learns from."""
+    """R, the number of samples from whose cached logits a sample learns."""
     distill_weight: Annotated[float, Range(0, 1000, paper="1.5")] = 1.5
-    """beta, the weight of the KL term.  0: training alone, with a cache that nobody uses."""
+    """beta, the weight of the KL term.  0 gives training alone, with an unused cache."""
     temperature: Annotated[float, Range(0.01, 100)] = 1.0
     """T, of the KL term."""
     code_size: Annotated[int, Range(1, 4096)] = 64
     """h, the numbers in the code of a sample."""
     max_samples: Annotated[int, Range(1, 2**20)] = 1000
-    """The most training samples of a device; one with more is refused."""
+    """The maximum number of training samples of a device; one with more is refused."""
 
 
 @wire("fedcache-coordinator-state")

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from edge_sdk.methods.contract.base import OnDevice, Stage
-from edge_sdk.methods.contract.params import Range, Weighting
+from edge_sdk.methods.contract.description import Range, Weighting
 from edge_sdk.methods.lg_fedavg import LastLayer
 from edge_sdk.objectives import ClassContrast, CrossEntropy, HeadProximal, Objective, Term
 from edge_sdk.protocol.knowledge import ClassRows

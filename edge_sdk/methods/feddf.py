@@ -21,7 +21,7 @@ import numpy as np
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.averaging import DISCLOSES, UP, Averaging
 from edge_sdk.methods.contract.base import Down, Exchange, Slot
-from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.objectives import Distill, Optim
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Items, wire

@@ -19,7 +19,7 @@ from typing import Annotated, cast
 from edge_sdk.methods import fedal
 from edge_sdk.methods.contract import averaging, transfer
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Items, wire
 from edge_sdk.protocol.knowledge import Weights

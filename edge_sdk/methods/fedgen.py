@@ -4,9 +4,9 @@ Zhu, Hong and Zhou, "Data-Free Knowledge Distillation for Heterogeneous Federate
 (arXiv:2105.10056), Algorithm 1.
 
     train     CE(y, f(x)) + alpha CE(y', G(h'))      equation 5; h': features that the generator made of the labels y'
-    share     w, and the rows of the last layer: those of classes held, which say with their counts how many samples
-              there are, and apart from them the others
-    reduce    w as in FedAvg; the generator learns what the mean of last layers calls each label    equation 4
+    share     w, and the rows of the last layer: those of classes held, whose counts give the numbers of samples, and
+    apart from them the others reduce    w as in FedAvg; the generator learns what the mean of last layers calls each
+    label    equation 4
 
 Devices receive the generated features, not the generator.
 """
@@ -23,8 +23,8 @@ import numpy as np
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, torch_part
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.contract.last_layer import every_class
-from edge_sdk.methods.contract.params import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import ReadHead, WriteHead
 from edge_sdk.objectives import CrossEntropy, HeadLabels, Objective
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -44,7 +44,7 @@ class Params:
     """Hyper-parameters of FedGen; those of the generator are its authors' code's, for MNIST."""
 
     alpha: Annotated[float, Range(0, 1000, paper="1, its code 10 that decays")] = 1.0
-    """Weight of the cross-entropy on generated features.  0: FedAvg, with a generator that nobody uses."""
+    """Weight of the cross-entropy on generated features.  0 gives FedAvg, with an unused generator."""
     samples_per_class: Annotated[int, Range(1, 1000)] = 8
     """The number of generated features for each class in a round."""
     diversity: Annotated[float, Range(0, 1000, paper="1")] = 1.0

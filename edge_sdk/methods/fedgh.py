@@ -21,7 +21,7 @@ import numpy as np
 
 from edge_sdk.methods.contract import last_layer
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, as_sent
-from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.description import Range
 from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, Report, WriteHead
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import wire

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging, over_slots, write_weights
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage
-from edge_sdk.methods.contract.params import Range, SlotAge, Start, Weighting
+from edge_sdk.methods.contract.description import Range, SlotAge, Start, Weighting
 from edge_sdk.methods.contract.requests import Logits
 from edge_sdk.objectives import CrossEntropy, Distill
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -33,11 +33,11 @@ class Params:
     """Hyper-parameters of FedGKD; the defaults are the paper's."""
 
     gamma: Annotated[float, Range(0, 1000, paper="0.2")] = 0.2
-    """gamma: (gamma / 2) T^2 KL(teacher || student) is added to the loss.  0: FedAvg."""
+    """gamma: (gamma / 2) T^2 KL(teacher || student) is added to the loss.  0 gives FedAvg."""
     temperature: Annotated[float, Range(0.01, 100, paper="1")] = 1.0
     """T, the temperature of both softmaxes."""
     buffer: Annotated[int, Range(1, 100, paper="5")] = 5
-    """M: the number of averaged models in the teacher's mean, the present one included; 1: the newest mean is the
+    """M: the number of averaged models in the teacher's mean, the present one included; with 1 the newest is the
     teacher."""
     weighting: Weighting = "samples"
     """The mean over devices: by their `samples` or `uniform`."""

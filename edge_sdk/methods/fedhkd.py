@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import BoundedShare, HyperMeans, Report
 from edge_sdk.methods.parts.fedhkd_noise import gaussian, mean_of_sums, promise, published_promise, with_published_noise
 from edge_sdk.objectives import (
@@ -38,7 +38,7 @@ from edge_sdk.objectives import (
     PrototypeDistance,
     PrototypePull,
 )
-from edge_sdk.privacy.accountant import epsilon
+from edge_sdk.privacy.noise import epsilon
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Count, Packed, wire
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
@@ -73,7 +73,7 @@ class Params:
     """Whether weights travel.  If false, only hyper-knowledge travels, and each device keeps a model of any
     architecture."""
     noise_features: Annotated[float, Range(0, 1000)] = 0.0
-    """z_h: noise on the sum of a class's features, as a multiple of `clip`.  0: none.  With noise a device sends
+    """z_h: noise on the sum of a class's features, as a multiple of `clip`.  0 disables it.  With noise a device sends
     sums instead of means, for every class, and the coordinator leaves out classes with fewer than `min_count`
     samples on all devices."""
     noise_soft: Annotated[float, Range(0, 1000)] = 0.0
@@ -91,8 +91,8 @@ class Params:
     zeta: Annotated[float, Range(1e-3, 1e3, paper="3")] = 3.0
     """zeta of published noise: the largest magnitude of a number in a feature; larger ones are shortened."""
     epsilon: Annotated[float, Range(0, 1e6)] = 0.0
-    """The largest epsilon of the noised sums over all rounds, at `delta`: with less noise a run does not begin.  0:
-    none is asked for."""
+    """The largest epsilon of the noised sums over all rounds, at `delta`: a run with less noise is refused.  0 sets no
+    limit."""
     delta: Annotated[float, Range(1e-12, 0.1)] = 1e-5
     """The delta at which the epsilon of the noise is reported."""
     forms: Literal["paper", "code"] = "paper"
@@ -112,7 +112,7 @@ class Params:
         if self.noise_features and self.noise == "published":
             raise ValueError(f"noise_features: expected 0 where noise is published, found {self.noise_features}")
         if self.epsilon and self.noise == "published":
-            why = "mean predictions and counts leave without noise, so there is none"
+            why = "mean predictions and counts leave without noise, so no epsilon exists"
             raise ValueError(f"epsilon: expected 0 where noise is published ({why}), found {self.epsilon:g}")
         if self.epsilon and not self.noise_features:
             raise ValueError(f"epsilon: expected 0 without noise, found {self.epsilon:g}")

@@ -26,7 +26,7 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.contract.params import ProxyFamily, Range, Start
+from edge_sdk.methods.contract.description import ProxyFamily, Range, Start
 from edge_sdk.methods.contract.requests import FitBoth, MeasuredModel, ReadChange, WriteWeights
 from edge_sdk.objectives import FEATURES, Coupling, CrossEntropy, Distill, FeatureMatch, Objective, Seen, needed
 from edge_sdk.protocol import transforms

@@ -21,7 +21,7 @@ import numpy as np
 
 from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging, over_slots, slots, write_weights
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage
-from edge_sdk.methods.contract.params import Range, SlotAge, Start, Weighting
+from edge_sdk.methods.contract.description import Range, SlotAge, Start, Weighting
 from edge_sdk.methods.contract.requests import Evaluate, MeasuredModel
 from edge_sdk.methods.parts.fedkf_term import DataFree
 from edge_sdk.objectives import CrossEntropy, Objective

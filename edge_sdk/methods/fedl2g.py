@@ -26,9 +26,9 @@ import numpy as np
 
 from edge_sdk.arrays import Doubles, Ints
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.contract.description import Range
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.last_layer import every_class
-from edge_sdk.methods.contract.params import Range
 from edge_sdk.methods.contract.requests import Fit, GuidanceGradients, Private, Report
 from edge_sdk.objectives import ClassLogitMatch, CrossEntropy, Optim, PrototypePull, Term
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -148,7 +148,7 @@ class FedL2G(Method[Params]):
         return {"guidance": every_class(state.vectors)} if at.round < state.rounds else {}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
-        """Take one step of SGD; vectors of classes that nobody sent stay."""
+        """Take one step of SGD; vectors of classes without a sender stay."""
         slopes = mean_gradient(uploads, state.vectors.shape)
         length = float(np.linalg.norm(slopes))
         slopes *= min(1.0, CLIP / length) if length else 1.0
@@ -178,7 +178,7 @@ def _with_clipping(job: Job) -> Optim:
 
 
 def mean_gradient(uploads: Bag, shape: tuple[int, ...]) -> Doubles:
-    """Return the mean over the devices that sent a class, zeros for a class that nobody sent: (k, m)."""
+    """Return the mean over the devices that sent a class, zeros for a class without a sender: (k, m)."""
     found = np.zeros(shape)
     ups = list(uploads.payloads(ClassRows, "gradients").values())
     if ups:

@@ -22,7 +22,7 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, check_batch
-from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.description import Range
 from edge_sdk.methods.contract.requests import Fit, Logits, Public
 from edge_sdk.objectives import Distill, LogitMatch, Term
 from edge_sdk.protocol.exchange_id import ExchangeId

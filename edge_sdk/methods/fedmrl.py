@@ -26,7 +26,7 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.averaging import Averaging
 from edge_sdk.methods.contract.base import Exchange, OnDevice, Stage
-from edge_sdk.methods.contract.params import ProxyFamily, Range, Start, Weighting
+from edge_sdk.methods.contract.description import ProxyFamily, Range, Start, Weighting
 from edge_sdk.methods.contract.requests import Evaluate, FitBoth, ReadSplice, Report, WriteSplice
 from edge_sdk.methods.fml import DISCLOSES_PROXY
 from edge_sdk.objectives import (

@@ -31,8 +31,8 @@ from edge_sdk.arrays import Doubles, Floats, Ints
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.methods.contract.averaging import BODY_DOWN, BODY_UP, Averaging
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, as_sent
+from edge_sdk.methods.contract.description import Range, Start
 from edge_sdk.methods.contract.last_layer import every_class
-from edge_sdk.methods.contract.params import Range, Start
 from edge_sdk.methods.contract.requests import ClassMeans, SetScale, WriteHead
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.exchange_id import ExchangeId

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from edge_sdk.methods.contract.averaging import BODY_DOWN, BODY_UP, DISCLOSES_BODY, Averaging
 from edge_sdk.methods.contract.base import Exchange
-from edge_sdk.methods.contract.params import Start, Weighting
+from edge_sdk.methods.contract.description import Start, Weighting
 
 
 @dataclass(frozen=True, kw_only=True)

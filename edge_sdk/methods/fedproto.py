@@ -6,8 +6,8 @@ Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients
     share     C_i^j, the mean of R(x) over the device's samples of class j    equation 3, in one pass after training
     reduce    C^j = sum_i n_ij C_i^j / sum_i n_ij, over the holders of j      equation 6
 
-A device learns from the prototypes of round t - 1 in round t; there are none in the first round.  The last ones come
-with the closing exchange, and only serve to measure inference by the nearest prototype (equation 4).
+A device learns from the prototypes of round t - 1 in round t; the first round has none.  The last ones come with the
+closing exchange, and only serve to measure inference by the nearest prototype (equation 4).
 
 With over = "public" it is the baseline of FedAL (Han, Shi and Huang 2024, section V): features of public samples
 replace class means, so that no labels are disclosed.
@@ -26,7 +26,7 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, as_sent, check_batch
-from edge_sdk.methods.contract.params import Range, Weighting
+from edge_sdk.methods.contract.description import Range, Weighting
 from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, Features, Fit, Public
 from edge_sdk.objectives import CrossEntropy, FeatureMatch, Objective, PrototypePull
 from edge_sdk.protocol.exchange_id import ExchangeId

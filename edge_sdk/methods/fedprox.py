@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from edge_sdk.methods.contract.averaging import DISCLOSES, Averaging
 from edge_sdk.methods.contract.base import OnDevice, Stage
-from edge_sdk.methods.contract.params import Range, SlotAge, Start, Weighting
+from edge_sdk.methods.contract.description import Range, SlotAge, Start, Weighting
 from edge_sdk.methods.contract.requests import ReadWeights
 from edge_sdk.objectives import CrossEntropy, Proximal
 from edge_sdk.protocol.knowledge import Weights

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from edge_sdk.methods.contract.averaging import BODY_DOWN, BODY_UP, DISCLOSES_BODY, Averaging
 from edge_sdk.methods.contract.base import Exchange, OnDevice, Stage
-from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import Fit, Private
 from edge_sdk.objectives import CrossEntropy
 

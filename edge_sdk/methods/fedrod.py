@@ -20,7 +20,7 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.averaging import DISCLOSES, Averaging
 from edge_sdk.methods.contract.base import OnDevice, Stage
-from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import ReadHead, ReadWeights, WriteHead, WriteWeights
 from edge_sdk.objectives import BalancedCrossEntropy, CrossEntropy
 from edge_sdk.protocol.frames.schema import Matrix, wire

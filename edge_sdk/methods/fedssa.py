@@ -27,8 +27,8 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.base import Caching, Down, Exchange, Method, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.contract.description import Range, SlotAge
 from edge_sdk.methods.contract.last_layer import every_class, random_rows
-from edge_sdk.methods.contract.params import Range, SlotAge
 from edge_sdk.methods.contract.requests import ReadHead, Report, WriteHead
 from edge_sdk.objectives import NORM_FLOOR
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -47,7 +47,7 @@ _LAYOUT = bytes(16)
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    """Hyper-parameters of FedSSA; the paper tunes mu0 and t_stable without telling, so these are its code's."""
+    """Hyper-parameters of FedSSA; the paper does not state its mu0 and t_stable, so these are its code's."""
 
     mu0: Annotated[float, Range(0, 1)] = 0.5
     """mu_0: the share of a device's own rows at the start; 0 replaces them in every round."""
@@ -61,8 +61,8 @@ class Params:
     """Which received rows a device takes in: those of the classes that it has `seen`, or `all`.  With mu0 = 0, `all`
     is case A of the paper's Table 3, and `seen` case B."""
     down: Literal["seen", "all"] = "seen"
-    """Which rows are sent to a device: those of the classes that it brought before, or `all`, as in Algorithm 1, which
-    the same frame brings to everybody.  A device that brought nothing yet gets every row that anybody has trained."""
+    """Which rows are sent to a device: those of the classes that it sent before, or `all`, as in Algorithm 1, in one
+    frame for all devices.  A device that sent nothing yet gets every trained row."""
     bias: bool = True
     """Whether rows have their bias as last column.  If false it stays on the device, and heads without bias take
     part."""
@@ -187,14 +187,14 @@ class FedSSA(Method[Params]):
         return {"header": state.header} if self.params.down == "all" and at.round < state.rounds else {}
 
     def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
-        """Send the rows of the classes that this device brought, or of all classes that anybody brought."""
+        """Send the rows of the classes that this device sent, or of all classes that any device sent."""
         if self.params.down == "all" or at.round == state.rounds or state.header is None:
             return {}
         classes = state.seen.get(str(number)) or sorted(set().union(*state.seen.values()))
         return {"header": rows_of_classes(state.header, classes) if classes else None}
 
     def shown(self, state: State, at: ExchangeId) -> Up:
-        """Return the header of all classes, whichever rows a device gets."""
+        """Return the header of all classes, also of those that a device does not get."""
         return {} if state.header is None else {"header": state.header}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:

@@ -22,8 +22,8 @@ import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, as_sent, torch_part
+from edge_sdk.methods.contract.description import Range
 from edge_sdk.methods.contract.last_layer import every_class, items_of, random_rows
-from edge_sdk.methods.contract.params import Range
 from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, WriteHead
 from edge_sdk.methods.fedproto import pulled
 from edge_sdk.privacy.release import head_of
@@ -93,7 +93,7 @@ class FedTGP(Method[Params]):
     # -- on the device ----------------------------------------------------------------------------------------------
 
     def measure(self, device: OnDevice[Any]) -> Stage[None]:
-        """Measure by the nearest prototype and by the head; at the end the model keeps what it predicts by."""
+        """Measure by the nearest prototype and by the head; at the end the model keeps the one that it predicts by."""
         prototypes, spec = device.received(ClassRows, "prototypes"), device.job.spec
         by = self.params.predict
         yield Evaluate(device.job.round, prototypes, predicts_by="head" if prototypes is None else by)
@@ -103,7 +103,7 @@ class FedTGP(Method[Params]):
             yield WriteHead(np.arange(spec.classes), nearest.astype(np.float32))
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
-        """Train towards the prototypes, once there are any."""
+        """Train towards the prototypes, once they exist."""
         yield from device.fit(pulled(device.received(ClassRows, "prototypes"), self.params.mse_weight))
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
@@ -121,7 +121,7 @@ class FedTGP(Method[Params]):
         return State(embedding=embedding, first=random_rows(width, width, rng), second=random_rows(width, width, rng))
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """Send the prototypes of all classes, also of those that nobody holds."""
+        """Send the prototypes of all classes, also of those that no device holds."""
         return {"prototypes": state.prototypes}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:

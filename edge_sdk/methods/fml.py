@@ -20,7 +20,7 @@ import numpy as np
 
 from edge_sdk.methods.contract.averaging import Averaging
 from edge_sdk.methods.contract.base import OnDevice, Stage
-from edge_sdk.methods.contract.params import ProxyFamily, Range, Start, Weighting
+from edge_sdk.methods.contract.description import ProxyFamily, Range, Start, Weighting
 from edge_sdk.methods.contract.requests import FitBoth
 from edge_sdk.objectives import Coupling, CrossEntropy, Distill, Objective, Seen
 
@@ -77,7 +77,7 @@ class Mutual(Coupling):
 
 
 def learning(share: float, other: Seen) -> Objective:
-    """Return share CE(y, f) + (1 - share) KL(softmax(other) || softmax(f)), without what has no weight."""
+    """Return share CE(y, f) + (1 - share) KL(softmax(other) || softmax(f)), without terms of weight 0."""
     labels = (CrossEntropy(weight=share),) if share > 0 else ()
     mutual = (Distill(logits=np.asarray(other.logits)[None], weight=1 - share),) if share < 1 else ()
     return (*labels, *mutual)

@@ -18,8 +18,8 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.contract.description import Weighting
 from edge_sdk.methods.contract.last_layer import every_class
-from edge_sdk.methods.contract.params import Weighting
 from edge_sdk.methods.contract.requests import ReadHead, WriteHead
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Count, wire
@@ -41,7 +41,7 @@ class LastLayerParams(Protocol):
 
     @property
     def weighting(self) -> str:
-        """How devices are weighted in the mean (edge_sdk.methods.contract.params.Weighting)."""
+        """How devices are weighted in the mean (edge_sdk.methods.contract.description.Weighting)."""
 
 
 P = TypeVar("P", bound=LastLayerParams)
@@ -96,7 +96,7 @@ class LastLayer(Method[P]):
         ups = []
         for number, header in uploads.payloads(ClassRows, "header").items():
             count = min(uploads.uploads[number].samples, MOST) if by_samples else 1
-            by_age = int(min(header.counts[0], units))  # 1 in rounds, whatever the device says
+            by_age = int(min(header.counts[0], units))  # 1 in rounds, even if the device states another number
             counts: Any = np.full(len(header.classes), count * by_age, np.int64)
             ups.append(replace(header, counts=counts))
         mean = mean_over_holders(ups)

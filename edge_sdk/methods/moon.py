@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.averaging import DISCLOSES, Averaging
 from edge_sdk.methods.contract.base import OnDevice, Stage
-from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.contract.description import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import Features
 from edge_sdk.objectives import CrossEntropy, ModelContrast
 
@@ -27,7 +27,7 @@ class Params:
     """Hyper-parameters of MOON."""
 
     mu: Annotated[float, Range(0, 1000, paper="0.1 to 10")] = 1.0
-    """mu, the weight of the contrast; the paper tunes it in 0.1 ... 10 and takes 5, 1 and 1.  0: FedAvg."""
+    """mu, the weight of the contrast; the paper tunes it in 0.1 ... 10 and takes 5, 1 and 1.  0 gives FedAvg."""
     temperature: Annotated[float, Range(0.05, 100, paper="0.5")] = 0.5
     """tau, which divides the cosines."""
     weighting: Weighting = "samples"

@@ -23,7 +23,7 @@ from edge_sdk.arrays import Floats
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.contract.averaging import DOWN, UP, Averaging, AveragingState
 from edge_sdk.methods.contract.base import Exchange, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.contract.params import Range, Start
+from edge_sdk.methods.contract.description import Range, Start
 from edge_sdk.methods.contract.requests import MeanLoss
 from edge_sdk.objectives import optim_of
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -41,7 +41,7 @@ class Params:
 
     q: Annotated[float, Range(0, 100, paper="0.001 to 5")] = 1e-4
     """q: how much a higher loss counts.  The paper takes 0.001 to 5, by data set; FedKF, comparing with it, ends at
-    0.0001.  0: the plain mean of weights."""
+    0.0001.  0 gives the plain mean of weights."""
     start: Start = "first"
     """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
 

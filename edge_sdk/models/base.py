@@ -154,7 +154,7 @@ def fits_at_once(model: Model, objective: Objective, *, stochastic: bool) -> boo
     """Return whether a fit of several steps is as one fit for each.
 
     Then no step uses `Batches.seed`, and the fit ends with a step whose loss is not finite.  stochastic: that of the
-    batches.  A model says so in a method of this name; one without it is given single steps.
+    batches.  A model declares this in a method of this name; one without it gets single steps.
     """
     own: Callable[..., bool] | None = getattr(model, "fits_at_once", None)
     return own is not None and own(objective, stochastic=stochastic)
@@ -225,7 +225,7 @@ class Served(Protocol):
 
 
 def serving_copy(model: Model | Served) -> Served:
-    """Return a copy that later training does not change: what the model's own `serving_copy()` gives, if it has one.
+    """Return a copy that later training does not change, by the model's own `serving_copy()` if it has one.
 
     Raises ModelError for a model without that method that cannot be copied otherwise.
     """

@@ -1,4 +1,4 @@
-"""The memory that this process may still take, as Linux tells it."""
+"""The memory that this process may still use, as reported by Linux."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ _GROUPS = {
 
 
 def free_memory_bytes(root: Path = Path("/")) -> int | None:
-    """Return the memory that is free: the machine's, or less where a service or a container has a limit.
-
-    None: the system does not tell.
-    """
+    """Return the free memory: the machine's, or less within a service or container with a limit; None if unknown."""
     return min([*_of_machine(root), *_of_groups(root)], default=None)
 
 

@@ -54,7 +54,7 @@ class FormHost(Protocol):
 class OwnForm(ABC):
     """The form of a term on `own`: one for each model, which may keep something between fits, such as a generator.
 
-    What it keeps is saved with the model, as arrays whose names begin with `prefix`.
+    Its state is saved with the model, as arrays whose names begin with `prefix`.
     """
 
     prefix: ClassVar[str]

@@ -119,7 +119,7 @@ class HeadModel(ABC):
     def rows_together(self) -> int:
         """Return how many samples the body computes together, or 0 if it is too quick for pauses.
 
-        A multiple of them gives the same bits, whatever follows.
+        A multiple of them gives the same bits, independently of later samples.
         """
         return 0 if self._body is None else self._body.together
 

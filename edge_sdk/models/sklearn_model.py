@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn: a linear one learns, whatever its pipeline does before it.
+"""Estimators of scikit-learn: a linear one learns, after any steps of its pipeline.
 
 Nothing of scikit-learn is imported: an estimator brings its own methods and arrays.
 """

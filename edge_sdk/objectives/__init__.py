@@ -15,11 +15,12 @@ May import `protocol`, `arrays` and `errors`.
 from __future__ import annotations
 
 from edge_sdk.objectives.base import FEATURES, HEAD, LABELS, WEIGHTS, Head, On, Seen, Shapes, Term, needed
-from edge_sdk.objectives.contrast import ClassContrast, ModelContrast
 from edge_sdk.objectives.on_features import (
     BoundedDistance,
+    ClassContrast,
     FeatureGradient,
     FeatureMatch,
+    ModelContrast,
     PrototypeDistance,
     PrototypePull,
     bounded,
@@ -46,18 +47,22 @@ from edge_sdk.objectives.on_logits import (
     LogitMatch,
 )
 from edge_sdk.objectives.optim import Optim, Schedule, optim_of, schedule_of
-from edge_sdk.objectives.registered import TERMS, form_of, load_term, names_on, terms
 from edge_sdk.objectives.softmax import NORM_FLOOR, log_softmax, norms, softmax
 from edge_sdk.objectives.whole import (
+    TERMS,
     Coupling,
     Objective,
     at_step,
     at_steps,
     feature_gradient,
+    form_of,
+    load_term,
     logit_gradient,
+    names_on,
     objective_loss,
     on_features,
     slope_of,
+    terms,
     value_of,
     weight_gradient,
 )

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from edge_sdk.boards import profiles
-from edge_sdk.policy.conditions import CONDITIONS, UNKNOWN, Objection
 from edge_sdk.policy.energy import EnergyCounter, PowerMeter, TrainingCost
-from edge_sdk.policy.linux_sensors import LinuxSensors
-from edge_sdk.policy.policy import Policy
-from edge_sdk.policy.sensors import Sensors
+from edge_sdk.policy.policy import CONDITIONS, UNKNOWN, Objection, Policy
+from edge_sdk.policy.sensors import LinuxSensors, Sensors
 from edge_sdk.protocol.frames.leaves import one_line
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Doubles, Floats, Ints
 from edge_sdk.errors import UsageError
-from edge_sdk.privacy.accountant import epsilon, largest_mu
-from edge_sdk.privacy.noise import discrete_gaussian
+from edge_sdk.privacy.noise import discrete_gaussian, epsilon, largest_mu
 
 SHARES = (math.sqrt(0.9), math.sqrt(0.1))
 """a, c: the L2 norms that a record adds at most with its feature and its one sample."""

@@ -32,7 +32,7 @@ class LowRank(Payload):
     """Without int8, because one scale would have to serve directions, singular values and biases."""
     heights: Counts  # (t,) a of each array
     widths: Counts  # (t,) b of each array; 1 for a vector
-    ranks: Counts  # (t,) n of each array; 0: it travels whole
+    ranks: Counts  # (t,) n of each array, or 0 if it travels whole
     values: Vector  # all numbers, array after array
     layout: Annotated[bytes, Blob(16, 16)]
 

@@ -48,6 +48,9 @@ WireKnowledge = Annotated[Mapping[Word, Payload], Items()]
 MAX_CLASS_COUNTS = 32768
 """The maximum number of classes whose sample counts fit into a Hello; with more, devices omit the counts."""
 
+OF_CLASS, MOST_CLASS_FIGURES = "class.", 64
+"""The begin of a metric's name that is the accuracy on held-out samples of one class; the most classes that have one.
+"""
 FOREVER = 10**9
 """The number of rounds of a federation without an end: the maximum of the field, so that older devices take part.
 """
@@ -406,7 +409,7 @@ class CoordinatorStatus:
     greet: bool = field(default=False, metadata=LATER)
     """Whether the device that receives this on its own topic should send a Hello, because it is unknown."""
     succession: Annotated[bytes, Blob(0, MAX_SUCCESSION_BYTES)] = field(default=b"", metadata=LATER)
-    """How the coordinator's signing keys followed each other (edge_sdk/identity/succession.py)."""
+    """How the coordinator's signing keys followed each other (edge_sdk/identity/signatures.py)."""
 
 
 @wire("public-request")
@@ -487,7 +490,7 @@ class Control:
     share: Annotated[float, Real(0.0, 1.0)] = field(default=0.0, metadata=LATER)
     """For `rollout`: the share of the devices that are offered the file."""
     board: Line = field(default="", metadata=LATER)
-    """For `rollout`: only devices with this board; empty: all."""
+    """For `rollout`: only devices with this board, or empty for all."""
     asks_cost: bool = field(default=False, metadata=LATER)
     """For `rollout`: only asks what it would cost; nothing begins."""
 

@@ -22,13 +22,13 @@ class OfferedFile:
     name: Line = ""
     """Its name where it came from, for reports."""
     classes: Annotated[int, Integer(0, 65535)] = 0
-    """The classes of its last layer; 0: it is an extractor, under the last layer that a device has."""
+    """The classes of its last layer, or 0 for an extractor, under the last layer of a device."""
 
 
 @wire("offer-answer")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferAnswer:
-    """What became of the model file that a device was offered last."""
+    """The outcome of the last model file that a device was offered."""
 
     sha256: Sha256
     number: Count

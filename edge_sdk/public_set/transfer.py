@@ -17,7 +17,8 @@ from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.messages import PUBLIC_BLOCK_BYTES, PublicBlock
 
 WINDOW = 8
-"""The maximum number of requested blocks; small brokers queue no more for one client (docs/reference/protocol.md)."""
+"""The maximum number of requested blocks; small brokers have such a limit for one client
+(docs/reference/protocol.md)."""
 FIRST_TIMEOUT_S, LONGEST_TIMEOUT_S = 4.0, 60.0
 """Requested blocks are requested again when none has arrived for this long; the time doubles while none arrives."""
 TIMEOUT_GAPS = 4

@@ -79,7 +79,7 @@ class Bag:
         return Bag(AppendOnlyMap({**other.uploads, **self.uploads}))
 
     def __iter__(self) -> Iterator[Contribution]:
-        """Iterate in number order, whatever the order of arrival."""
+        """Iterate in number order, not in the order of arrival."""
         return (self.uploads[number] for number in sorted(self.uploads))
 
     def __len__(self) -> int:

@@ -45,7 +45,7 @@ class Combining:
     min_group: int = 1
     """The fewest devices behind a class that is sent to others."""
     units: int = 1
-    """The weight of a count of 1: more than 1 where old uploads count for less (ageing.py)."""
+    """The weight of a count of 1: more than 1 where old uploads count for less (influence.py)."""
     labels: tuple[int, ...] = ()
     """The labels of the first public samples, -1 where the operator does not know one."""
 

@@ -1,4 +1,4 @@
-"""How old samples are, although a device's clock may be wrong, be set, or stand still while the device is off."""
+"""The age of samples, although a device's clock may be wrong, be set, or stand still while the device is off."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 STEP_S = 60.0
-"""A clock that is further ahead than this was set, or the device slept or was off."""
+"""If a clock is further ahead than this, it was set, or the device slept or was off."""
 SETTLED_S = 3600.0
-"""While the device runs, such a step counts once it has stood for so long: a mistake is corrected sooner."""
+"""While the device runs, such a step counts only after this time, because a mistake is corrected sooner."""
 SET_FROM_S = 1_704_067_200.0
 """1 January 2024: a clock before this was never set."""
 MARKS = 100
@@ -17,7 +17,7 @@ MARKS = 100
 
 
 class SampleAges:
-    """Counts lived seconds: those that pass while the device runs, and those off, by the clock of the wall.
+    """Counts lived seconds: those while the device runs, and those while it is off, by the wall clock.
 
     Samples are numbered in the order in which they come, so a few marks (number, lived seconds) tell the age of all.
     """
@@ -50,9 +50,9 @@ class SampleAges:
         return {"lived_s": self._now_s(), "anchor": self._anchor, "marks": self._marks}
 
     def came(self, key: int) -> bool:
-        """Note that the sample with this number has come; returns whether that began a new mark.
+        """Record that the sample with this number has come; returns whether that began a new mark.
 
-        The first sample of a start begins one: how long the device was off may become known only later.
+        The first sample of a start begins one, because the time off may become known only later.
         """
         now_s = self._now_s()
         if self._own < len(self._marks) and not self._is_apart(now_s):
@@ -78,7 +78,7 @@ class SampleAges:
         return self._lived_s
 
     def _step_s(self) -> float:
-        """Return by how many seconds the wall clock is ahead of the lived seconds since the anchor."""
+        """Return the seconds by which the wall clock is ahead of the lived seconds since the anchor."""
         wall_s, now_s = self._wall(), self._now_s()
         if wall_s < SET_FROM_S:
             return 0.0
@@ -97,7 +97,7 @@ class SampleAges:
             self._believe(step_s)
 
     def _believe(self, step_s: float) -> None:
-        """Age the samples of earlier starts; those of this start are as old as this process knows."""
+        """Age the samples of earlier starts; this process knows the age of its own."""
         self._ahead, self.stepped = None, True
         if step_s < 0.0:  # the clock was set back: nothing gets younger, and the next step counts from here
             self._anchor = self._lived_s, self._wall()

@@ -27,15 +27,15 @@ _KEPT = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvColumns:
-    """What the columns of a CSV file are; those that nothing is said of hold numbers."""
+    """The meaning of a CSV file's columns; other columns hold numbers."""
 
     label: str = "label"
     series: str | None = None
-    """Tells series apart; a row is a step."""
+    """Identifies a series; a row is a step."""
     text: str | None = None
     """Holds texts, whose words become ids of tokens."""
     user: str | None = None
-    """Says who recorded a sample."""
+    """Names the user who recorded a sample."""
     ignored: tuple[str, ...] = ()
 
     @property
@@ -49,7 +49,7 @@ class CsvColumns:
         if name == "picture":
             raise UsageError(f'{where}: kind = "picture": a row is a vector, a text, or a step of a series')
         if (name in SERIES) != (self.series is not None):
-            column = 'series="COLUMN", which tells samples apart' if name in SERIES else "no column of series"
+            column = 'series="COLUMN", which identifies a sample' if name in SERIES else "no column of series"
             raise UsageError(f"{where}: expected {column}, for {kind or 'samples without a kind'}")
         if self.text is not None and name != "tokens":
             raise UsageError(f'{where}: the text column {self.text!r} needs kind = "tokens" and vocabulary')
@@ -102,13 +102,13 @@ def samples_from_csv(
     kind: str | None = None,
     vocabulary: int | None = None,
 ) -> Samples:
-    """Read a CSV file in UTF-8 whose first row has the names of the columns; those without a meaning here are numbers.
+    """Read a CSV file in UTF-8 whose first row names the columns; columns without a meaning here hold numbers.
 
     A row is a sample (d,), or a text: in the column `text`, of which hashed_words keeps `length` words, or as ids (t,),
-    which empty cells at its end make shorter.  Of series a row is a step (d,), and rows that follow each other with the
-    same value in the column `series` are one sample.  label: the column of classes, whole numbers from 0 or names;
-    classes: all names in the federation's order.  ignored: columns to leave out.  kind, vocabulary: as of Samples.
-    Raises UsageError that names the file, the row, counted from 1 with the names, and the column.
+    without empty cells at its end.  In series a row is a step (d,), and consecutive rows with the same value in the
+    column `series` are one sample.  label: the column of classes, whole numbers from 0 or names; classes: all names in
+    the federation's order.  ignored: columns to leave out.  kind, vocabulary: as of Samples. Raises UsageError that
+    names the file, the row, counted from 1 with the names, and the column.
     """
     declared = declared_kind(kind, vocabulary, str(path))
     check_length(length, str(path))
@@ -121,7 +121,7 @@ def samples_from_csv(
 
 
 def read_csv(path: Path, columns: CsvColumns, kind: SampleKind | None, length: int) -> CsvSamples:
-    """Read the samples of a CSV file; length: how many words of a text are kept.  Raises UsageError."""
+    """Read the samples of a CSV file; length: the words of a text that are kept.  Raises UsageError."""
     columns.check(kind, str(path))
     found, of, newest = CsvSamples(), dict[str, int](), None
     for where, cells in _rows(path, columns):
@@ -175,7 +175,7 @@ def _check_kept(path: Path, found: CsvSamples, *, stepwise: bool) -> None:
 
 
 def _check_same_length(where: str, names: Sequence[str], lengths: Sequence[int]) -> None:
-    """Raise UsageError where series have several lengths, with the first that differs from the longest."""
+    """Raise UsageError if series have several lengths, with the first that differs from the longest."""
     longest = max(lengths)
     if min(lengths) < longest:
         short = next(place for place, steps in enumerate(lengths) if steps < longest)
@@ -186,13 +186,13 @@ def _check_same_length(where: str, names: Sequence[str], lengths: Sequence[int])
 
 
 def _check_same(where: str, column: str | None, sample: str, now: str, before: str) -> None:
-    """Raise UsageError where the label or the user changes within a series."""
+    """Raise UsageError if the label or the user changes within a series."""
     if now != before:
         raise UsageError(f"{where}, column {column}: {now!r}, but the same series ({sample!r}) began with {before!r}")
 
 
 def _label(where: str, column: str, cell: str) -> str:
-    """Return a class's number or name.  Raises UsageError for none, and for a number that is no class."""
+    """Return a class's number or name.  Raises UsageError for a missing label, and for a number that is not a class."""
     cell = cell.strip()
     if cell.isdecimal():
         return cell
@@ -206,12 +206,12 @@ def _label(where: str, column: str, cell: str) -> str:
         raise UsageError(f"{where}, column {column}: {cell!r}: labels are whole numbers: write {int(value)}")
     raise UsageError(
         f"{where}, column {column}: {cell!r}: labels are whole numbers from 0 or names of classes; numbers to predict "
-        "(regression) are not offered"
+        "(regression) are not supported"
     )
 
 
 def _rows(path: Path, columns: CsvColumns) -> Iterator[tuple[str, dict[str, str]]]:
-    """Return where each row is, and its cells by column, without ignored ones.  Raises UsageError for other columns."""
+    """Yield each row's place, and its cells by column, without ignored ones.  Raises UsageError for other columns."""
     number = 1
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -243,7 +243,7 @@ def _rows(path: Path, columns: CsvColumns) -> Iterator[tuple[str, dict[str, str]
 
 
 def _check_names(where: str, names: Sequence[str], columns: CsvColumns) -> None:
-    """Raise UsageError for a first row that lacks a column, has one twice, or leaves none for the samples."""
+    """Raise UsageError for a first row that lacks a column, repeats one, or has no column for the samples."""
     if len(names) == 1 and (other := next((each for each in ";\t|" if each in names[0]), "")):
         raise UsageError(
             f"{where}: its cells are separated by {other!r}: write them with commas between, and decimal points; with "
@@ -291,8 +291,8 @@ def _step(
         if not abs(value) <= _MOST:
             of = " of float32" if math.isfinite(value) else ""
             raise UsageError(
-                f"{where}, column {column}: {cell!r} is no finite number{of}: write numbers, with a decimal point, or "
-                "name the column as ignored"
+                f"{where}, column {column}: {cell!r} is not a finite number{of}: write numbers, with a decimal point, "
+                "or ignore the column"
             )
         if vocabulary and not (value.is_integer() and 0 <= value < vocabulary):
             raise UsageError(

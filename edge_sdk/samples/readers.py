@@ -1,4 +1,4 @@
-"""Readers of labelled samples that lie somewhere already: npz files, folders, datasets of torch."""
+"""Readers of existing labelled samples: npz files, folders, WAV files, datasets of torch."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from edge_sdk.sample_kind import (
     declared_kind,
     padded,
 )
-from edge_sdk.samples.form import sample_id
 from edge_sdk.samples.reservoir import checked_split, part_of
+from edge_sdk.samples.rows import sample_id
 from edge_sdk.samples.texts import TEXT_LENGTH, check_length, ids_of_words
 from edge_sdk.samples.wav_files import read_wavs
 
@@ -56,8 +56,8 @@ def samples_from_npz(
     """Read samples (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w), uint8 or floats, and labels from an npz file.
 
     x, y: the names of the two arrays; lengths: that of the lengths of padded series or texts, by default `lengths`
-    where there is one.  An array `class_names` names the classes in their order.  layout, kind, vocabulary: as of
-    Samples.  Raises UsageError with the file, the array, and what was found in it.
+    if the file has it.  An array `class_names` names the classes in their order.  layout, kind, vocabulary: as of
+    Samples.  Raises UsageError with the file, the array, and its fault.
     """
     declared, names = declared_kind(kind, vocabulary, str(path)), [x, y, *([lengths] if lengths else [])]
     try:
@@ -102,11 +102,11 @@ def samples_from_folder(
 ) -> Samples:
     """Read FOLDER/CLASS/*: pictures, by Pillow, .npy files with one sample each, .wav files of PCM, or .txt files.
 
-    classes: the names of all classes of the federation in its order, of which this device may have some; None for the
+    classes: the names of all classes of the federation in its order, of which this device may have some; None takes the
     sub-folders in the order of their names.  size: height and width to which pictures are resized.  layout: as of
     Samples, for .npy files.  kind: of sounds series or ragged-series, of texts tokens, of which hashed_words keeps
-    `length` words; rate: that of all sounds in Hz, None: that of the first.  Raises UsageError with the folder or file
-    that does not fit.
+    `length` words; rate: that of all sounds in Hz, or None for that of the first.  Raises UsageError with the folder or
+    file that does not fit.
     """
     top = Path(folder)
     if not top.is_dir():
@@ -129,7 +129,7 @@ def samples_from_folder(
         raise UsageError(f"{top}: expected a sub-folder for each class, with {held}; found none")
     paths = [path for path, _ in files]
     ending = one_ending(paths, top)
-    if line := left_out([top / name for name in names], endings):
+    if line := unread_files([top / name for name in names], endings):
         log.warning("%s: %s", top, line)
     declared = declared_kind(kind or ("series" if ending in SOUNDS else None), vocabulary, str(top))
     remedy = "give one size to all with size=(height, width)"
@@ -155,8 +155,8 @@ def class_folders(top: Path) -> list[str]:
     return in_order(names)
 
 
-def left_out(folders: Sequence[Path], endings: Sequence[str]) -> str:
-    """Say how many files and folders in these folders are not read, for their endings; empty: all are."""
+def unread_files(folders: Sequence[Path], endings: Sequence[str]) -> str:
+    """Describe the files and folders in these folders that are not read, or return an empty text if all are read."""
     others = [
         each
         for folder in folders
@@ -173,7 +173,7 @@ def left_out(folders: Sequence[Path], endings: Sequence[str]) -> str:
 
 
 def one_ending(paths: Sequence[Path], where: Path) -> str:
-    """Return the ending that files have in common, of pictures the first one's.  Raises UsageError for several."""
+    """Return the common ending of files, for pictures the first one's.  Raises UsageError for several."""
     found = {"" if path.suffix.lower() in SUFFIXES else path.suffix.lower() for path in paths}
     if len(found) > 1:
         held = " and ".join(f"{each} files" if each else "pictures" for each in sorted(found))
@@ -200,7 +200,7 @@ def read_files(
     if ending in SOUNDS and (kind is None or kind.name not in SERIES):
         raise UsageError(f'{where}: .wav files are samples of kind = "series" or "ragged-series"')
     if rate is not None and ending not in SOUNDS:
-        raise UsageError(f"{where}: rate is of .wav files, and it holds others: leave it out")
+        raise UsageError(f"{where}: rate is for .wav files, and it holds others: leave it out")
     at = places(str(where), [*map(str, paths)])
     if ending in SOUNDS and kind is not None:
         sounds = read_wavs(paths, rate)
@@ -212,7 +212,7 @@ def read_files(
         return np.array([ids_of_words(_text(path), kind.vocabulary, length, f"{path}: the text") for path in paths])
     if ending in SUFFIXES:
         if kind is not None and kind.name != "picture":
-            raise UsageError(f'{where}: holds pictures, which are no samples of kind = "{kind.name}"')
+            raise UsageError(f'{where}: holds pictures, which are not samples of kind = "{kind.name}"')
         return read_pictures(paths, size, remedy=remedy)
     return _stacked(paths, kind, at)
 
@@ -229,8 +229,8 @@ def samples_from_torch(
 ) -> Samples:
     """Read a map-style dataset of torch, or any sequence of pairs (sample, label), once; random changes are drawn once.
 
-    A sample is a tensor, an array, or a picture of Pillow.  layout, kind, vocabulary: as of Samples; where the sizes do
-    not tell, tensors are (c, h, w) and arrays (h, w, c).  Raises UsageError for a dataset without a length, and for a
+    A sample is a tensor, an array, or a picture of Pillow.  layout, kind, vocabulary: as of Samples; if the sizes are
+    ambiguous, tensors are (c, h, w) and arrays (h, w, c).  Raises UsageError for a dataset without a length, and for a
     pair that does not fit.
     """
     declared = declared_kind(kind, vocabulary, "the dataset")
@@ -271,7 +271,7 @@ def samples_from_torch(
 
 
 def _names_in(dataset: Any) -> Sequence[str]:
-    """Return the names of the classes that a dataset of torchvision has, or the one that it is a part of."""
+    """Return the class names of a dataset of torchvision, or of the dataset that it is a part of."""
     names: Any = getattr(dataset, "classes", None) or getattr(getattr(dataset, "dataset", None), "classes", None)
     return names if isinstance(names, list | tuple) and all(isinstance(each, str) for each in names) else ()
 
@@ -279,8 +279,8 @@ def _names_in(dataset: Any) -> Sequence[str]:
 def split_samples(samples: Samples, split: tuple[float, float, float] = (0.8, 0.1, 0.1), seed: int = 0) -> LocalData:
     """Divide samples into train, validation and test, with these shares, by a hash of each sample's values.
 
-    The same sample falls into the same part in each start, and so do samples that are there twice.  Raises UsageError
-    for shares without the sum 1.
+    Equal samples, and the same sample at each start, fall into the same part.  Raises UsageError for shares without the
+    sum 1.
     """
     shares = checked_split(split)
     parts = np.array([part_of(seed, sample_id(np.ascontiguousarray(each).tobytes()), shares) for each in samples.x])
@@ -291,7 +291,7 @@ def split_samples(samples: Samples, split: tuple[float, float, float] = (0.8, 0.
 
 
 def _stacked_samples(given: Sequence[Any], kind: SampleKind | None) -> tuple[NDArray[Any], PictureLayout]:
-    """Return the samples of a dataset as one array, and the layout that such have where their sizes do not tell."""
+    """Return the samples of a dataset as one array, and their layout if the sizes are ambiguous."""
     if kind is not None and kind.parts:
         return kind.given(given, "the dataset"), CHANNELS_LAST
     if all(map(is_pillow_picture, given)):
@@ -304,7 +304,7 @@ def _stacked_samples(given: Sequence[Any], kind: SampleKind | None) -> tuple[NDA
 
 
 def _stacked(files: Sequence[Path], kind: SampleKind | None, where: str) -> NDArray[Any]:
-    """Return the arrays of .npy files; those of several lengths are padded, where the kind has lengths."""
+    """Return the arrays of .npy files; those of several lengths are padded, if the kind has lengths."""
     arrays, of_lengths = [], kind is not None and kind.name in OF_LENGTHS
     for path in files:
         try:
@@ -328,10 +328,10 @@ def checked_samples(
     kind: SampleKind | None = None,
     ambiguous: PictureLayout = CHANNELS_LAST,
 ) -> Samples:
-    """Return samples as uint8 or f4 with whole-numbered labels.  Raises UsageError that says where they do not fit.
+    """Return samples as uint8 or f4 with whole-numbered labels.
 
-    labels_at: where the labels are from, if that is another place.  names: of the classes, where they are known.  kind:
-    the declared one.
+    Raises UsageError with the place of a fault. labels_at: the place of the labels, if it is another one. names: of the
+    classes, if known.  kind: the declared one.
     """
     raw = np.asarray(x)
     if not raw.size or (kind is None and raw.ndim not in (2, 3, 4)):
@@ -351,10 +351,10 @@ SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".t
 
 
 def read_pictures(files: Sequence[Path], size: tuple[int, int] | None, *, remedy: str) -> Raw:
-    """Read pictures as one array: u1 (n, h, w) where all are grey, else (n, h, w, 3).
+    """Read pictures as one array: u1 (n, h, w) if all are grey, else (n, h, w, 3).
 
     size: height and width to which they are resized.  remedy: what to do about pictures of several sizes.  Raises
-    UsageError for a file that is no picture or has another size, MissingExtra without Pillow.
+    UsageError for a file that is not a picture or has another size, MissingExtra without Pillow.
     """
     return stacked_pictures([_picture(path, size) for path in files], [str(path) for path in files], remedy=remedy)
 

@@ -1,7 +1,7 @@
-"""Which labelled samples stay when there is no room for all: an equal share for each class, chosen without a memory.
+"""Chooses the labelled samples to keep when there is no room for all: an equal share for each class, without a memory.
 
 Each sample has a fixed rank, a hash.  A class keeps its samples of the lowest ranks, which is a uniform draw of all
-that came, whatever their order.  Nothing but the samples themselves need be stored to go on after a restart.
+that came, in any order.  Only the samples need be stored to continue after a restart.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from edge_sdk.errors import UsageError
 
 
 def rank(seed: int, sample: str) -> int:
-    """Return a sample's rank, 64 bits that look random: the same sample and seed have the same rank for ever."""
+    """Return a sample's rank, 64 bits that look random: the same sample and seed always have the same rank."""
     return _hash(f"rank {seed} {sample}")
 
 
 def part_of(seed: int, sample: str, split: tuple[float, float, float]) -> int:
-    """Return the part of a sample: 0 train, 1 validation, 2 test; with the shares `split`, the same one for ever."""
+    """Assign a sample to 0 train, 1 validation or 2 test, with the shares `split`, deterministically."""
     at = _hash(f"part {seed} {sample}") / 2**64
     return 0 if at < split[0] else 1 if at < split[0] + split[1] else 2
 
 
 def checked_split(split: tuple[float, float, float]) -> tuple[float, float, float]:
-    """Return the shares of train, validation and test.  Raises UsageError if they are none."""
+    """Return the shares of train, validation and test.  Raises UsageError if they are not shares."""
     shares = isinstance(split, tuple | list) and len(split) == 3 and all(isinstance(each, Real) for each in split)
     if not (shares and split[0] > 0 and min(split) >= 0 and abs(sum(split) - 1) <= 1e-9):  # false with NaN
         raise UsageError(f"split {split!r}: expected the shares of train, validation and test, with the sum 1")
@@ -38,9 +38,10 @@ def _hash(text: str) -> int:
 
 
 class Reservoir:
-    """At most `room` samples.  While it is full, the class with the most samples gives up the one of highest rank.
+    """At most `room` samples.
 
-    So each class keeps min(what came of it, an equal share), and a rare class is never pushed out by a frequent one.
+    While it is full, the class with the most samples drops the one of highest rank.  So each class keeps all of its
+    samples or an equal share, and a frequent class never pushes out a rare one.
     """
 
     def __init__(self, room: int, seed: int) -> None:
@@ -55,11 +56,11 @@ class Reservoir:
 
     @property
     def counts(self) -> Mapping[int, int]:
-        """The number of samples of each class that has any."""
+        """The number of samples of each class that is present."""
         return {label: len(held) for label, held in self._classes.items() if held}
 
     def add(self, sample: str, label: int) -> list[str]:
-        """Take in a sample that is not held; returns those that had to go, perhaps the sample itself."""
+        """Add a sample that is not held; returns the dropped samples, perhaps the sample itself."""
         held = self._classes.setdefault(label, {})
         held[sample] = rank(self._seed, sample)
         heapq.heappush(self._highest.setdefault(label, []), (-held[sample], sample))
@@ -74,7 +75,7 @@ class Reservoir:
             heapq.heapify(heap)
 
     def shrink(self) -> list[str]:
-        """Give up samples until the rest has room; returns those that had to go."""
+        """Drop samples until the rest has room; returns the dropped ones."""
         gone = []
         while len(self) > self.room:
             label = max(self._classes, key=lambda each: (len(self._classes[each]), each))

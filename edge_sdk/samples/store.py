@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_sdk.at_rest.quarantine import opened_or_anew
+from edge_sdk.at_rest.files import opened_or_anew
 from edge_sdk.class_names import checked_names
 from edge_sdk.data import LocalData, Samples, is_whole
 from edge_sdk.durable import is_emptied
@@ -26,9 +26,8 @@ from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, check_layout
 from edge_sdk.sample_kind import arguments, as_held, declared_kind
 from edge_sdk.samples.age import SampleAges
-from edge_sdk.samples.form import Form, checked_sample, class_id, sample_id
 from edge_sdk.samples.reservoir import Reservoir, checked_split, part_of
-from edge_sdk.samples.rows import HeldSample, Label, RowFile, room_of_sample
+from edge_sdk.samples.rows import Form, HeldSample, Label, RowFile, checked_sample, class_id, room_of_sample, sample_id
 
 log = logging.getLogger(__name__)
 
@@ -36,24 +35,24 @@ _MIB = 1024 * 1024
 LEAST_BYTES = _MIB
 """The smallest `max_bytes`: less would leave no room beside the write-ahead log."""
 _HELD_BACK = 4
-"""While the disk refuses, so many times `unsaved` samples wait in memory before new ones are dropped."""
+"""While the disk refuses, this many times `unsaved` samples wait in memory before new ones are dropped."""
 _READ_AT_ONCE = 64
-"""Samples that are read before `observe` of another thread may go on."""
+"""Samples that are read before `observe` of another thread may continue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """What the store held at one moment.  It can be read again until a newer one is released."""
+    """The content of the store at one moment.  It can be read again until a newer one is released."""
 
     id: bytes
     data: LocalData
     lost: tuple[int, ...] = ()
-    """The classes that had training samples in the snapshot before, and have none in this one."""
+    """The classes that had training samples in the previous snapshot, but not in this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleCounts:
-    """What a store holds now."""
+    """The present content of a store."""
 
     train: tuple[int, ...]
     """The number of samples of each class that are trained on: (k,)."""
@@ -61,29 +60,29 @@ class SampleCounts:
     test: tuple[int, ...]
     unlabelled: int
     dropped: int
-    """Samples that were observed since the store was opened and had no room, or gave way to others."""
+    """Samples observed since the store was opened that had no room, or were evicted."""
     unsaved: int
     """Changes that a power cut would lose now."""
 
 
 class SampleStore:
-    """A device's samples on its disk, added one by one; an Agent takes it in place of LocalData.
+    """A device's samples on its disk, added one by one; an Agent takes it instead of LocalData.
 
-    path: the file, or None for memory alone.  classes: how many classes the federation has, or their names in order,
-    which `observe` and `label` then take, too.  max_samples: the most labelled samples that are held; if there
-    are more, each class keeps an equal share, drawn uniformly from all that came.  max_unlabelled: the most samples
-    that wait for their label; the oldest give way.  max_bytes: the most that the file and its log take on the disk.
-    max_age: samples that came longer ago, known to a hundredth of it, leave the store before the next round.
+    path: the file, or None for memory. classes: the number of the federation's classes, or their names in order, which
+    `observe` and `label` then take, too. max_samples: the maximum number of labelled samples; if there are more, each
+    class keeps an equal share, drawn uniformly from all that came. max_unlabelled: the maximum number of samples that
+    wait for their label; the oldest are dropped. max_bytes: the maximum bytes of the file and its log. max_age: older
+    samples leave the store before the next round; ages are exact to a hundredth of it.
 
-    split: the shares of train, validation and test.  A hash of its values assigns each sample to one of them for ever.
-    test: labelled samples of all classes that the federation provides, beside the store's own; they are not stored.
-    seed: of that hash and of the draw.  shape, dtype: those of one sample, uint8 or float32; by default of the first.
-    layout: "NCHW" or "NHWC", the order of the axes of pictures in colour; by default the one that their sizes tell.
+    split: the shares of train, validation and test.  A hash of its values assigns each sample to one of them
+    permanently. test: labelled samples of all classes that the federation provides, beside the store's own; they are
+    not stored. seed: of that hash and of the draw.  shape, dtype: those of one sample, uint8 or float32; by default of
+    the first. layout: "NCHW" or "NHWC", the order of the axes of pictures in colour; by default decided by their sizes.
     kind, vocabulary: as of Samples.
 
-    unsaved: the most changes that a power cut can lose.  save_every_s: changes that come at longer intervals are saved
-    one by one, others together.  `flush` saves at once.  quarantine: whether a damaged file is set aside and a new one
-    begun; else it raises Damaged.  clock: returns the time in seconds; wall: seconds since 1970.
+    unsaved: the maximum number of changes that a power cut can lose. save_every_s: changes at longer intervals are
+    saved one by one, others together.  `flush` saves at once.  quarantine: whether a damaged file is set aside and a
+    new one begun; otherwise Damaged is raised.  clock: returns the time in seconds; wall: seconds since 1970.
 
     All methods may be called from any thread.  Raises UsageError for settings other than those the file was made with.
     """
@@ -136,9 +135,9 @@ class SampleStore:
         self._changed: dict[int, HeldSample] = {}
         """The samples whose labels are not saved yet."""
         self._gone: dict[int, None] = {}
-        """The keys of samples that are still to be deleted on the disk."""
+        """The keys of samples to be deleted on the disk."""
         self._past: dict[int, HeldSample] = {}
-        """The samples with an earlier label, which perhaps no snapshot needs any more."""
+        """The samples with an earlier label, which snapshots may no longer need."""
         self._changes = self._dropped = self._next_key = 0
         self._reservoir = Reservoir(max_samples, seed)
         self._closed = False
@@ -171,8 +170,8 @@ class SampleStore:
         x: an array, a tensor, a picture of Pillow, or lists of numbers.
 
         A sample that was observed before is the same sample: it has the same id, and the newest label.  Raises
-        UsageError for a sample of another shape or type than the first, for NaN, and for a class that there is not.
-        A disk that refuses does not raise: what came waits in memory, and `flush` tells.
+        UsageError for a sample of another shape or type than the first, for NaN, and for an unknown class.  If the disk
+        refuses, nothing is raised: the sample waits in memory, and `flush` raises StoreError.
         """
         raw, line = checked_sample(x, self._layout, self._form, self._kind)
         label = None if y is None else class_id(y, self.classes, self.class_names)
@@ -194,9 +193,9 @@ class SampleStore:
         return name
 
     def label(self, sample: str, y: int | np.integer[Any] | str) -> bool:
-        """Give a sample its label, or another one; returns False if the sample is not held (any more).
+        """Give a sample its label, or another one; returns False if the sample is not held (any longer).
 
-        Raises UsageError for a class that there is not.
+        Raises UsageError for an unknown class.
         """
         label = class_id(y, self.classes, self.class_names)
         self._check_process()
@@ -221,7 +220,7 @@ class SampleStore:
             return True
 
     def counts(self) -> SampleCounts:
-        """Count what is held now."""
+        """Count the present samples."""
         with self._lock:
             found = np.zeros((3, self.classes), np.int64)
             for row in self._rows.values():
@@ -236,7 +235,7 @@ class SampleStore:
             return len(self._reservoir)
 
     def __bool__(self) -> bool:
-        """Return True: a store is one while it is empty, too."""
+        """Return True, also for an empty store."""
         return True
 
     def flush(self) -> None:
@@ -251,7 +250,7 @@ class SampleStore:
         """Save all changes, and close the file.  Raises StoreError if the disk refuses.
 
         A store that is closed takes no more samples: `observe`, `label` and `discard` raise UsageError.  In a forked
-        child it does nothing: the parent goes on using the file.
+        child it does nothing, because the parent still uses the file.
         """
         if self._is_copy:
             return
@@ -274,12 +273,12 @@ class SampleStore:
 
     @property
     def capacity(self) -> int:
-        """The most labelled samples that this store can come to hold."""
+        """The maximum number of labelled samples in this store."""
         return self._reservoir.room
 
     @property
     def trainable(self) -> bool:
-        """Whether any sample can be trained on now."""
+        """Whether a sample can be trained on now."""
         with self._lock:
             return any(row.part == 0 and row.label is not None for row in self._rows.values())
 
@@ -297,7 +296,7 @@ class SampleStore:
         return sum(label is not None and label.born > last for label in now)
 
     def take_snapshot(self, known: Snapshot | None = None) -> Snapshot:
-        """Save all changes, and return what is held now; `known` itself if nothing has changed since.
+        """Save all changes, and return the present samples, or `known` itself if nothing has changed since.
 
         Raises StoreError if the disk refuses.
         """
@@ -330,7 +329,7 @@ class SampleStore:
         return None if damaged else Snapshot(snapshot, data)
 
     def release(self, snapshot: bytes) -> None:
-        """Keep this snapshot and later ones; what only earlier ones hold is deleted, a little with each save."""
+        """Keep this snapshot and later ones; samples that only earlier ones hold are deleted, some with each save."""
         store, _, number = snapshot.decode().partition(":")
         with self._lock:
             if store != self._identity or int(number) <= self._kept:
@@ -339,15 +338,15 @@ class SampleStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise UsageError(f"the store {self.path or 'in memory'} is closed: make a new one to go on")
+            raise UsageError(f"the store {self.path or 'in memory'} is closed: make a new one to continue")
 
     @property
     def _is_copy(self) -> bool:
-        """Whether this is a forked child, whose parent goes on using the file."""
+        """Whether this is a forked child, whose parent still uses the file."""
         return self.path is not None and os.getpid() != self._process
 
     def _check_process(self) -> None:
-        """Raise UsageError in a forked child: what it saved, the parent would overwrite."""
+        """Raise UsageError in a forked child, because the parent would overwrite its changes."""
         if self._is_copy:
             raise UsageError(
                 f"the store {self.path} belongs to process {self._process}, which forked this one: hand samples to "
@@ -357,7 +356,7 @@ class SampleStore:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _begin_snapshot(self) -> None:
-        """Let what comes from now on belong to the next snapshot."""
+        """Begin the next snapshot, to which all later samples belong."""
         before = self._held
         self._held = [label for label, n in enumerate(self.counts().train) if n]
         self._tick += 1
@@ -372,7 +371,7 @@ class SampleStore:
         return any(self._tick in (each.born, each.died) for row in self._rows.values() for each in row.labels[-2:])
 
     def _take_in(self, name: str, values: bytes) -> HeldSample | None:
-        """Make room for a new sample, still without a label.  None if there is none while a round keeps the others."""
+        """Make room for a new sample, without a label yet; returns None if a round keeps all others."""
         refused = self._clock() - self._refused_s < self._save_every_s
         full = len(self._rows) + len(self._gone) >= self._room_on_disk()
         if full or (refused and len(self._new) >= _HELD_BACK * self._unsaved):
@@ -387,7 +386,7 @@ class SampleStore:
         return row
 
     def _drop_aged(self) -> None:
-        """Give up the samples that are too old; they are the first ones, because they are in the order they came."""
+        """Drop the samples that are too old: the first ones, because samples are in the order in which they came."""
         if self._ages is None:
             return
         oldest = self._ages.oldest(self._next_key)
@@ -400,7 +399,7 @@ class SampleStore:
             self._give_up(next(iter(self._waiting.values())))
 
     def _set_label(self, row: HeldSample, y: int) -> bool:
-        """Give a sample its label; returns whether it had another one, or none."""
+        """Give a sample its label; returns whether this changed it."""
         now = row.label
         if now is not None:
             if now.y == y:
@@ -416,7 +415,7 @@ class SampleStore:
         return True
 
     def _give_up(self, row: HeldSample, *, in_reservoir: bool = True) -> None:
-        """Hold a sample no more; its values stay as long as a snapshot needs them."""
+        """Remove a sample; its values stay as long as a snapshot needs them."""
         self._waiting.pop(row.id, None)
         now = row.label
         if now is not None:
@@ -426,7 +425,7 @@ class SampleStore:
         self._drop_if_empty(row)
 
     def _end_label(self, row: HeldSample, now: Label) -> None:
-        """End the present label; if no snapshot has it, no trace is left."""
+        """End the present label; delete it if no snapshot has it."""
         self._changed[row.key] = row
         if now.born == self._tick:
             row.labels.remove(now)
@@ -435,7 +434,7 @@ class SampleStore:
             self._past[row.key] = row
 
     def _forget_past(self) -> None:
-        """Forget labels that no snapshot needs any more, with their samples; a few at a time, for a small log."""
+        """Forget labels that snapshots no longer need, with their samples; a few at a time, for a small log."""
         for row in list(self._past.values())[: 2 * self._unsaved]:
             del self._past[row.key]
             row.labels[:] = [each for each in row.labels if each.died is None or each.died > self._kept]
@@ -459,14 +458,14 @@ class SampleStore:
             return RowFile(None)
         if is_emptied(self.path):
             log.warning(
-                "%s: is empty, as a first start leaves it that was cut short; the store starts empty; if there were "
-                "samples in it, they are lost: stop, and put back a copy",
+                "%s: is empty, as after an interrupted first start; the store starts empty; if there were "
+                "samples in it, they are lost: stop, and restore a copy",
                 self.path,
             )
         return opened_or_anew(lambda: RowFile(self.path), self.path, quarantine=quarantine, tell=log.warning)
 
     def _restore(self) -> None:
-        """Read the rows, and drop what has no room under the present settings."""
+        """Read the rows, and drop those without room under the present settings."""
         for key, name, labels in self._file.rows():
             row = HeldSample(key, name, part_of(self._seed, name, self._split), labels)
             self._rows[name] = row
@@ -577,7 +576,7 @@ class SampleStore:
             if known.get(name) not in (None, [], given):
                 raise UsageError(
                     f"{self.path}: made with {name} = {known[name]}, now {given}: a sample keeps its class and its "
-                    "part for ever; give the same again, or another file"
+                    "part permanently; give the same again, or another file"
                 )
 
     def _declare(self, shape: tuple[int, ...] | None, dtype: str | None) -> None:
@@ -611,7 +610,7 @@ class SampleStore:
         self._reservoir.room = min(self._max_samples, room - unlabelled)
 
     def _room_on_disk(self, form: Form | None = None) -> int:
-        """Return how many samples the file has room for: twice what is held, as a round keeps what gives way."""
+        """Return the capacity of the file in samples: twice those held, because a round keeps evicted ones."""
         form = form or self._form
         if form is None or self.path is None:
             return 2 * (self._max_samples + 4 * self._max_unlabelled)
@@ -619,7 +618,7 @@ class SampleStore:
 
 
 def _checked_path(path: str | Path | None) -> Path | None:
-    """Return the path of the file.  Raises UsageError for what cannot be one."""
+    """Return the path of the file.  Raises UsageError for an invalid one."""
     if path is None:
         return None
     if not isinstance(path, str | Path) or "\0" in str(path):

@@ -16,7 +16,7 @@ _WORD = re.compile(r"\w+")
 
 
 TEXT_LENGTH = 64
-"""How many words of a text are kept where nobody says it."""
+"""Default number of words of a text that are kept."""
 
 
 def hashed_words(texts: Iterable[str], *, vocabulary: int, length: int) -> NDArray[np.int32]:

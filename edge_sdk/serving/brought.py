@@ -71,9 +71,9 @@ class Brought:
     """A model with which a device begins to learn; all texts are SHA-256 digests in hexadecimal digits."""
 
     file: str = ""
-    """The .onnx file; empty: the app's model."""
+    """The .onnx file, or empty for the app's model."""
     state: str = ""
-    """The state that it begins with; empty: its own."""
+    """The state that it begins with, or empty for its own."""
     name: str = ""
     """The name of the file where it came from."""
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from edge_sdk.data import LocalData
 from edge_sdk.device.exchange import OngoingExchange
 from edge_sdk.device.training.app_model import ModelOrigin
+from edge_sdk.device.training.evaluation import class_figures
 from edge_sdk.device.training.learner import WorkSlices
 from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.models.base import Served, serving_copy
-from edge_sdk.policy.conditions import Objection
+from edge_sdk.policy.policy import Objection
 from edge_sdk.reductions.sign_test import LEAST_SAMPLES, Right, is_worse
 from edge_sdk.serving.drift import DriftWatch
 from edge_sdk.serving.guard import compared_on, held_out_of, missing_classes, right_on
@@ -199,6 +200,8 @@ class Deployment:
             if part.metric:
                 right = yield from right_on(model, part)
                 found[part.metric] = float(right.mean())
+                metric = "test" if part.name == "test" else part.metric
+                found |= class_figures(self._bench, metric, right, part.y)
         self._versions.joined_with(found)
         self._joining_of = self._data
 

@@ -222,7 +222,7 @@ class OfferedModels:
         return answer_to(offer, "worse" if faults else "running", one_line("; ".join(faults)), **counts), others
 
     def _note(self, answer: OfferAnswer) -> None:
-        """Keep the answer to the offer at work, and tell it."""
+        """Keep the answer to the present offer, and report it."""
         offer, self._offer = self._offer, None
         self._work = self._transfer = None
         self.answer, self._tells, self.busy = answer, True, False

@@ -184,5 +184,5 @@ def systems() -> Mapping[str, System]:
 def load_system(name: str) -> System:
     """Return the system of that name.  Raises UsageError for an unknown name."""
     if name not in systems():
-        raise UsageError(f"system {name!r}: there is none of that name; there are {', '.join(systems())}")
+        raise UsageError(f"system {name!r}: no such name; there are {', '.join(systems())}")
     return systems()[name]

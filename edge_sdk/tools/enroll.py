@@ -30,7 +30,6 @@ from edge_sdk.identity.folder import (
     SIGNING,
     TLS_KEY,
     IdentityCard,
-    crypto_certificates,
     crypto_keys,
 )
 from edge_sdk.identity.signatures import Key, Role
@@ -54,10 +53,10 @@ def command(args: argparse.Namespace) -> int:
     make_folder(folder, f"--identity {folder}", private=True)
     key, tls_key = _own_keys(folder)
     sealing = _own_sealing_key(folder) if claim.sealing else b""
-    request = EnrolmentRequest(key.public, crypto_certificates().new_request(tls_key, claim.device), sealing)
+    request = EnrolmentRequest(key.public, crypto_keys("a certificate").new_request(tls_key, claim.device), sealing)
     with _connected(claim, folder, args.claim) as transport:
         certificate = _ask(transport, claim, pack_enrolment_request(claim.secret, request), timeout_s)
-    fault = crypto_certificates().fault_of(certificate, tls_key, claim.device, claim.authority.encode())
+    fault = crypto_keys("a certificate").fault_of(certificate, tls_key, claim.device, claim.authority.encode())
     if fault:
         raise UsageError(f"the certificate that the lab sent {fault}")
     key_files.write_whole(folder / CERTIFICATE, certificate)
@@ -85,7 +84,7 @@ def _own_keys(folder: Path) -> tuple[Key, bytes]:
     if not (folder / SIGNING).exists():
         key_files.write_whole(folder / SIGNING, keys.new_signing_key().to_pem(), key_files.PRIVATE)
     if not (folder / TLS_KEY).exists():
-        key_files.write_whole(folder / TLS_KEY, crypto_certificates().new_tls_key(), key_files.PRIVATE)
+        key_files.write_whole(folder / TLS_KEY, crypto_keys("a certificate").new_tls_key(), key_files.PRIVATE)
     key: Key = keys.read_signing_key(key_files.read_secret(folder / SIGNING), folder / SIGNING)
     return key, key_files.read_secret(folder / TLS_KEY)
 

@@ -101,7 +101,7 @@ def inspected(
 
 
 def _whole(file: Path, model: OnnxModel, *, input_shape: tuple[int, ...] | None, layout: Layout) -> OnnxModel | str:
-    """Return the model of which all layers learn, or why none does."""
+    """Return the model with all layers that can learn, or the reason if none can."""
     split = model.split
     features = None if split.how == "layer" else split.features
     try:
@@ -170,7 +170,7 @@ _REMEDIES: Mapping[str, str] = {
     "weights": "its body is frozen",
     "guidance-gradients": "its body is frozen",
     "width": "a file does not say how its last block is computed at a share of its width: take a torch net that does",
-    "data-free": "it makes up pictures of at least 4 x 4, through a net of which each operator can be differentiated",
+    "data-free": "it generates pictures of at least 4 x 4, through a net whose operators can all be differentiated",
 }
 """What to do about what a model lacks."""
 
@@ -214,7 +214,7 @@ def _text(found: Mapping[str, Any]) -> str:
 
 
 def _training_lines(found: Mapping[str, Any]) -> dict[str, str]:
-    """Return what there is to say of train="all", as lines."""
+    """Describe train="all" in lines."""
     if "layers" not in found:
         return {'train="all"': found["remark"]}
     own = found["names_of_the_exporter"]

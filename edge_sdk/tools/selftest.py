@@ -64,7 +64,7 @@ def run_selftest(
 ) -> BrokerObservation:  # frozen
     """Test a broker and return the observations; leaves no retained frame behind.
 
-    name: a federation id that nobody else uses.  Raises UsageError for a URL that is not one of a broker.
+    name: an unused federation id.  Raises UsageError for a URL that is not one of a broker.
     """
     address = parse_broker_url(url)
     tester = _Tester(url, name, timeouts, open_link)
@@ -97,7 +97,7 @@ def echo_times_s(
 
 
 class _NoLinkError(Exception):
-    """There is no connection; the message holds the reason."""
+    """Not connected; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from pathlib import Path
 from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
 from coordinator.results.comparison.compare_files import write_comparison
 from coordinator.results.report import text_files
-from coordinator.results.report.finished_run import holds_finished_run
-from coordinator.results.report.run_files import read_run
+from coordinator.results.report.run_files import holds_finished_run, read_run
 from edge_sdk.at_rest.files import make_folder
 from edge_sdk.boards.profiles import load_board
 from edge_sdk.errors import EdgeError, UsageError, meant
@@ -35,7 +34,7 @@ LOCAL = "local"
 
 @dataclass(frozen=True)
 class Bench:
-    """A benchmark's folder: what it runs, and what is known of it."""
+    """A benchmark's folder: its runs, and their results."""
 
     out: Path
     scale_name: str
@@ -117,7 +116,7 @@ def read_bench(out: Path) -> Bench:
     path = out / KEPT
     if not path.is_file():
         raise UsageError(f"{out}: holds no benchmark (no {KEPT}); edge-sdk bench --out {out} makes one")
-    with text_files.reading(path, "put back a copy, or give --out another folder"):
+    with text_files.reading(path, "restore a copy, or give --out another folder"):
         plain = text_files.read_json(path)
         if plain["version"] != VERSION:
             raise UsageError(f"{path}: version {plain['version']!r}, this edge-sdk reads {VERSION}")

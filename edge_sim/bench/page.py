@@ -1,20 +1,23 @@
-"""What the benchmark writes: bench.md, bench.tex and bench.html, and the tables of a page between its two marks."""
+"""What `edge-sdk bench` writes: bench.md, bench.tex and bench.html, and the tables of a page between its two marks."""
 
 from __future__ import annotations
 
+import argparse
+import os
+import sys
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from coordinator.results.comparison.compare import setting_text
-from coordinator.results.comparison.table_command import markdown_text
+from coordinator.results.comparison.compare_files import markdown_text
 from coordinator.results.document.values import DocumentSection, comparison_section, sortable
 from coordinator.results.plots.drawing import Drawings
 from coordinator.results.report import text_files
-from coordinator.results.report.tables import latex_text
+from coordinator.results.report.tables import latex_text, show_table
 from edge_sdk.at_rest.files import unwritable
 from edge_sdk.errors import MissingExtra, UsageError
-from edge_sim.bench.bench import Bench
+from edge_sim.bench.bench import Bench, chosen_methods, chosen_tasks, open_bench, read_bench, run_bench
 from edge_sim.bench.tables import (
     WORDS_OF,
     TaskVerdict,
@@ -27,6 +30,7 @@ from edge_sim.bench.tables import (
     verdicts,
 )
 from edge_sim.bench.tasks import GROUPS, TASKS
+from edge_sim.studies.compare_command import KEPT, say
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 KEY = (
@@ -156,3 +160,26 @@ def _html(bench: Bench) -> list[Path]:
     overview = sortable(verdict_table(verdicts(bench)), "Which method is best where")
     write_document(sections, path, overview, draws=False)
     return [path]
+
+
+def command(args: argparse.Namespace) -> int:
+    """Run what is missing, and write the tables of all that is finished."""
+    scale = "smoke" if args.smoke else args.scale
+    out = args.out or Path("runs") / f"bench-{scale}"
+    tasks, methods = chosen_tasks(args.tasks), chosen_methods(args.methods)
+    bench = read_bench(out) if args.show else open_bench(out, scale, args.boards, args.seeds)
+    if not args.show:
+        data = args.data or Path(os.environ.get("EDGE_DATA", "data"))
+        try:
+            run_bench(bench, tasks, methods, data, jobs=args.jobs, say=say)
+        except KeyboardInterrupt:
+            sys.stderr.write(f"\ninterrupted; {KEPT.format(out=out)}\n")
+            raise
+        if all(task.name in bench.missing for task in tasks):
+            raise UsageError(
+                "bench: the data of none of these tasks are there; see the lines above, or --tasks vibration"
+            )
+    written = write_tables(bench, args.page)
+    show_table(verdict_table(verdicts(bench)), sys.stdout)
+    sys.stdout.writelines(f"written: {path}\n" for path in written)
+    return 0

@@ -74,20 +74,20 @@ class Task:
     name: str
     modality: str
     about: str
-    """What a sample is, and how the samples are divided, in words."""
+    """The samples and their division, in words."""
     nets: tuple[str, ...]
     """Families from small to large: the faster a board, the larger its net.  The first is the one net for all."""
     partition: Mapping[str, Any]
     prepare: Callable[[Arrays, Scale], Arrays] = lambda arrays, _scale: arrays
     """Turns the arrays of the file into those that the run reads."""
     file: str = ""
-    """The file in the data folder; empty: the data are made here."""
+    """The file in the data folder, or empty if the data are generated."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of [data] for samples that are no pictures or vectors."""
+    """Keys of [data] for samples that are not pictures or vectors."""
     train: Mapping[str, Any] = field(default_factory=dict)
     """Keys of [train] where the samples need other ones."""
     times: int = 1
-    """The scale's training samples, so many times."""
+    """The factor on the scale's training samples."""
     asked: int = 0
     """Number of devices that take part in a round, where these are not all."""
     persons: int = 0

@@ -1,7 +1,7 @@
 """The devices of a large fleet that have an agent at present: beyond a number, the one idle for longest falls asleep.
 
-What a device keeps asleep is its store.  The start of its next round in it, which has the model and its moments, is in
-memory up to a bound, and in a file beyond.
+A sleeping device keeps its store.  The start of its next round in it, which has the model and its moments, is in memory
+up to a bound, and in a file beyond.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class AwakeDevices:
     """Devices with an agent, in the order in which they woke."""
 
     def __init__(self, most: int, memory_bytes: int | None = None) -> None:
-        """most: so many stay awake.  memory_bytes: for the others' models, or None for as many as they take."""
+        """most: the number that stays awake. memory_bytes: for the others' models, or None without a limit."""
         self._most, self._starts = most, _Starts(memory_bytes)
         self._order: dict[SleepyDevice, None] = {}
         self._first = True
         """Whether no device has woken yet."""
         self._uncollected = 0
-        """Agents given up since memory was collected."""
+        """Agents dropped since memory was collected."""
         self.untraced: Untraced = NONE
         """The models that trained untraced on devices that sleep now."""
 
@@ -119,7 +119,7 @@ class _Starts:
             return
         at = self._written(start.model + start.method)
         self._slots[device] = _Slot(size_bytes, at)
-        store.rest(partial(self._read, at, len(start.model), size_bytes, start.round, start.data))
+        store.lay_down(partial(self._read, at, len(start.model), size_bytes, start.round, start.data))
 
     def release(self, device: SleepyDevice) -> None:
         """Give the place of a device that has woken to others."""

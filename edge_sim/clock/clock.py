@@ -32,11 +32,11 @@ class VirtualClock:
 
     @property
     def next_s(self) -> float:
-        """Time of the next event, or infinity if there is none."""
+        """Time of the next event, or infinity without one."""
         return self._queue[0][0] if self._queue else math.inf
 
     def step(self) -> bool:
-        """Advance to the next event and carry it out; returns False if there is none."""
+        """Advance to the next event and carry it out; returns False without one."""
         if not self._queue:
             return False
         self.now_s, _, act = heapq.heappop(self._queue)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,8 +11,8 @@ from edge_sdk.device.store import Store
 from edge_sdk.methods.contract import brought_code
 from edge_sdk.models.base import Model
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sim.clock.checkpoint import STORES, save_stores
 from edge_sim.clock.silence import AwaitedExchange, SilentDevice, why_silent
+from edge_sim.clock.store_parts import StoreParts
 from edge_sim.clock.whole_fleet import Figures, FleetMeasurements, Wanted
 from edge_sim.engines.base import Untraced, untraced_of
 from edge_sim.fleet.fleet import Device
@@ -52,10 +52,18 @@ class DeviceGroup:
     """Devices of a run, in the order of their numbers."""
 
     def __init__(
-        self, devices: Sequence[SimulatedDevice], spec: FederationSpec, settle: Callable[[Participant], None]
+        self,
+        devices: Sequence[SimulatedDevice],
+        spec: FederationSpec,
+        settle: Callable[[Participant], None],
+        kept: Mapping[str, str] | None = None,
     ) -> None:
-        """settle: waits until no computation uses a participant's model."""
+        """settle: waits until no computation uses a participant's model.
+
+        kept: in a resumed run, the part of the checkpoint with each device's store, by id.
+        """
         self._devices = tuple(devices)
+        self._parts = StoreParts(devices[0].device.kit.number if devices else 0, kept or {})
         self._by_number = {each.device.kit.number: each for each in devices}
         self._measurements = FleetMeasurements(spec, lambda number: self._by_number[number].participant, settle)
         self._brought = sorted({name for each in devices for name in each.device.kit.brought})
@@ -108,11 +116,12 @@ class DeviceGroup:
     def _awake(self) -> Iterator[SimulatedDevice]:
         return (each for each in self._devices if not each.dormant)
 
-    def copy_stores(self, folder: Path) -> None:
-        """Write the stores of the devices that have had work into one file in a folder of a checkpoint."""
-        if self._devices:
-            path = folder / f"{self._devices[0].device.kit.number}{STORES}"  # each process writes its own
-            save_stores(path, ((each.device.kit.id, each.store) for each in self._awake()))
+    def copy_stores(self, folder: Path, last: Path) -> None:
+        """Write the stores of the devices that have had work into a folder of a checkpoint.
+
+        last: the folder of the last one, from which what has not changed is taken over.
+        """
+        self._parts.save(folder, last, {each.device.kit.id: each.store for each in self._awake()})
 
     def untraced(self) -> Untraced:
         """Return the models that this process trains untraced, with the reasons."""

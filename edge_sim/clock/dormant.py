@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeAlias
 
-from edge_sdk.device.link.hello import hello
+from edge_sdk.device.joining import hello
 from edge_sdk.device.link.uplink import Uplink
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.recovery import last_welcome
@@ -100,7 +100,7 @@ class DormantKinds:
 
 
 class KindsWords:
-    """What the dormant devices of a kind say and believe, which is computed once."""
+    """The messages and the state of the dormant devices of a kind, computed once."""
 
     def __init__(self, example: AwakeDevice) -> None:
         context = example.participant.context
@@ -173,7 +173,7 @@ def _without_data(said: Hello) -> Hello:
 
 
 _FRONT_BYTES = 256
-"""Of a Welcome's frame so many bytes at most come before its settings: header, federation, device and number."""
+"""Maximum bytes of a Welcome's frame before its settings: header, federation, device and number."""
 _OWN = ("samples", "class_counts", "test_samples")
 """The fields of a Hello, beside the device's name, in which two devices of a kind may differ."""
 
@@ -186,7 +186,7 @@ class Happened(NamedTuple):
 
 
 class KeptAsleep(NamedTuple):
-    """What a device that has had work keeps while it sleeps."""
+    """The state of a sleeping device that has had work."""
 
     store: MemoryStore
     session: SessionState
@@ -234,7 +234,7 @@ class Dormant:
     ) -> None:
         """before: the device's participant, which rests, or None if it has had no work in this process.
 
-        resumed: what it begins with in a resumed run, or None if it has had no work yet.
+        resumed: its state in a resumed run, or None if it has had no work yet.
         """
         self._device, self._words, self._federation = device, words, federation
         self.happened: list[Happened] = []

@@ -65,7 +65,7 @@ class VirtualDevice:
         self._own = LocalClock(clock, offset_s=conditions.clock_offset_s, drift=conditions.clock_drift)
         self._agent_type = agent_for(conditions.byzantine, federation, device.kit.seed)
         self._dormant: Dormant | None = None
-        """What there is of the device in place of its agent, or None while it is awake."""
+        """The dormant form of the device, or None while it is awake."""
         resumed = resumed_at_rest(store) if kinds is not None and store is not None else None
         words = kinds.words(device) if kinds is not None and (store is None or resumed is not None) else None
         if words is None:

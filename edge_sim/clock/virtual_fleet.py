@@ -27,15 +27,15 @@ from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Faults, Hub
 from edge_sim.clock.awake_devices import MOST_AWAKE, AwakeDevices
-from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.clock.checkpoint import Checkpoints, held_back
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.clock.computation_queue import ComputationQueue
 from edge_sim.clock.device_group import DeviceGroup
 from edge_sim.clock.dormant import DormantKinds
-from edge_sim.clock.interrupts import held_back
 from edge_sim.clock.resumption import Resumption, resumption_point
 from edge_sim.clock.scenario_faults import schedule_faults
 from edge_sim.clock.silence import AwaitedExchange, SilenceCauses
+from edge_sim.clock.store_parts import KeptStores
 from edge_sim.clock.virtual_device import VirtualDevice
 from edge_sim.clock.waker import Waker
 from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
@@ -43,8 +43,7 @@ from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, Untraced, 
 from edge_sim.fleet.calendar import timetable
 from edge_sim.fleet.feasible import DORMANT_FROM
 from edge_sim.fleet.fleet import Device, Fleet
-from edge_sim.fleet.fleet_totals import FleetTotals
-from edge_sim.fleet.hardware import DeviceCost
+from edge_sim.fleet.hardware import DeviceCost, FleetTotals
 
 
 class VirtualFleet:
@@ -118,7 +117,8 @@ class VirtualFleet:
             if each.device.kit.id in state["hardware"]:
                 each.hardware.restore(state["hardware"][each.device.kit.id], self.clock.now_s)
         self._totals = FleetTotals([each.hardware for each in self.devices])
-        self._group = DeviceGroup(self.devices, fleet.federation.spec, self._queue.settle)
+        kept = stores.part_of if isinstance(stores, KeptStores) else None
+        self._group = DeviceGroup(self.devices, fleet.federation.spec, self._queue.settle, kept)
         self.resumption: Resumption | None = None
         """Watches a resumed run until all devices are back, or None if the run was never interrupted."""
         if "open" in state:

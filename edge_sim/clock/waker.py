@@ -17,7 +17,7 @@ class Waker:
         self._alarm_s: float | None = None
 
     def stop(self) -> None:
-        """Make no more calls."""
+        """Stop making calls."""
         self._stopped = True
 
     def soon(self) -> None:

@@ -26,7 +26,7 @@ from edge_sdk.methods.contract.requests import Evaluate, MeasuredModel
 from edge_sdk.protocol import transforms
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sim.engines.same_models import KnownLogits
+from edge_sim.engines.base import KnownLogits
 
 
 class Wanted(NamedTuple):
@@ -103,7 +103,7 @@ class WholeFleet(RunObserver):
                 self._unchanged.add(name)
 
     def _asked(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
-        """Measure the devices of which something is wanted; the others have no figures."""
+        """Measure the devices whose figures are wanted; the others have none."""
         asked = [each for each in wanted if each.personal or each.shared]
         found = iter(self._measured(rounds, state, asked) if asked else ())
         return [next(found) if each.personal or each.shared else {} for each in wanted]

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, overload
 
-from coordinator.config import FederationTable, Settings, chosen_method, load_toml, read_section, read_settings
-from coordinator.pace_settings import read_pace
+from coordinator.config import Settings, chosen_method, load_toml, read_section, read_settings
+from coordinator.federation_table import FederationTable, read_pace
 from edge_sdk.boards.profiles import SUFFIX, load_board, load_link
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.frames.schema import Count, Integer, Items, Real, Text
@@ -20,7 +20,7 @@ from edge_sdk.reductions.influence import PAPER
 from edge_sdk.sample_kind import KINDS, MOST_VOCABULARY, SampleKind, declared_kind
 from edge_sdk.samples.texts import TEXT_LENGTH
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.config import model_rules, run_keys
+from edge_sim.config import device_conditions, run_keys
 from edge_sim.config.device_conditions import DAY_S, IDEAL_CONDITIONS, DeviceConditions, read_window
 from edge_sim.config.scenario import ScenarioTable
 
@@ -34,7 +34,7 @@ CPU = "cpu"
 """The default torch device."""
 AUTO = "auto"
 MEASURED_ALL, MEASURED = 1000, 200
-"""Up to so many devices are all measured; of more, so many are: the mean of 200 accuracies that differ by 10 points
+"""Up to this many devices are all measured; of more, this many are: the mean of 200 accuracies that differ by 10 points
 from device to device is known to 1.4 points."""
 Auto = Annotated[str, Text(4, AUTO)]
 IN_STUDIES: Mapping[str, Any] = {"count_factor": 0.0, "hold_out_rounds": 0}
@@ -63,7 +63,7 @@ class AugmentTable:
     """Random changes of private training pictures (edge_sdk.Augment)."""
 
     crop_pixels: Annotated[int, Integer(0, 64)] = 0
-    """Padding with black on each side, of which a window of the old size is cut out."""
+    """Black padding on each side; a window of the old size is then cut out."""
     flip: bool = False
     """Whether half of the pictures are mirrored left to right."""
 
@@ -93,7 +93,7 @@ class DataTable:
     user_column: Annotated[str, Text(200)] | None = None
     """The column that names who recorded a sample, for partition.kind = "user" (csv, hugging-face)."""
     series_column: Annotated[str, Text(200)] | None = None
-    """The column that tells series apart, of which each row is a step (csv)."""
+    """The column that identifies a series; each row is a step (csv)."""
     text_column: Annotated[str, Text(200)] | None = None
     """The column with texts, whose words become ids of tokens (csv, hugging-face)."""
     ignored_columns: tuple[Annotated[str, Text(200)], ...] = ()
@@ -185,7 +185,7 @@ class FleetRow(DeviceConditions):
     """Number of devices in this row; of the only row the default is `federation.devices`."""
     model: Annotated[str, Text(1000)] = "mlp"
     """A family (see edge_sim.models), MODULE:FACTORY, or a rule that picks one for each device: board, board:LIST,
-    random:LIST or cycle:LIST (edge_sim/config/model_rules.py)."""
+    random:LIST or cycle:LIST (edge_sim/config/device_conditions.py)."""
     board: Annotated[str, Text(4096)] = "rpi4"
     """Name of a board profile, or the path of a .toml file with one; relative to the TOML file."""
     link: Annotated[str, Text(4096)] | None = None
@@ -246,7 +246,7 @@ class RunTable:
     """Where torch models compute: cpu, or cuda:N for a GPU."""
 
     def measured_of(self, devices: int) -> int:
-        """Return how many of so many devices are measured."""
+        """Return how many of these devices are measured."""
         if isinstance(self.measured, int):
             return min(self.measured, devices)
         return MEASURED if self.measured == AUTO and devices > MEASURED_ALL else devices
@@ -467,7 +467,7 @@ def _check_row(row: FleetRow, where: str, seed: int) -> None:
         raise UsageError(f"{where}.size: expected [height, width], found {list(row.size)}")
     _check_name(load_board, row.board, f"{where}.board")
     profile = load_board(row.board)
-    _check_name(lambda rule: model_rules.model_of(rule, profile, 0, seed), row.model, f"{where}.model")
+    _check_name(lambda rule: device_conditions.model_of(rule, profile, 0, seed), row.model, f"{where}.model")
     if row.link is not None:
         _check_name(load_link, row.link, f"{where}.link")
     if row.charge_w and not (profile.battery_wh if row.battery_wh is None else row.battery_wh):

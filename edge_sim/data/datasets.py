@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from edge_sdk.sample_kind import BY_LAST_AXIS, RAGGED, SERIES, SampleKind, steps
 from edge_sdk.samples.csv_files import CsvColumns
 from edge_sim.config.settings import Config, DataTable, Normalise
 from edge_sim.data.draw import draw_equally, draw_evenly
-from edge_sim.data.sources import csv_tables, digits, hub, leaf, npz
+from edge_sim.data.sources import digits, hub, leaf, npz
 from edge_sim.data.sources import folder as files
 from edge_sim.data.sources.base import SourceData
 
@@ -58,33 +59,35 @@ class Dataset:
     test: Samples
     classes: int
     class_names: tuple[str, ...]
-    """The names of the classes in their order; empty: they have none."""
+    """The names of the classes in their order; empty without names."""
     scale: float
     """Factor that brings raw values to about [0, 1]."""
     kind: SampleKind | None
     """The declared kind of samples, or None if none is declared."""
     scaling: Scaling
-    """What scaled values are brought to unit scale with."""
+    """The mean and deviation that bring scaled values to unit scale."""
     augment: Augment | None
     """Random changes of private training pictures."""
     sha256: str
     seed: int
     """The seed of all draws made here."""
     taken: str = ""
-    """A line on how the source's samples were taken; empty: there is nothing to say."""
+    """A line about the layout of the source's samples, or empty."""
+    drawn: dict[tuple[int, tuple[float, ...], int], tuple[Ints, Sequence[Ints]]] = field(default_factory=dict)
+    """The rows and the parts of the devices that drew theirs last, by the identity of the rows, split and number."""
 
     @property
     def public_taken(self) -> str:
-        """Say how many samples the devices do not get, because the public set takes them; empty: it takes none."""
+        """Describe how many samples the public set takes from the devices; empty if it takes none."""
         if self.public is None:
             return ""
         return public_taken(len(self.public.samples), len(self.private))
 
     @property
     def remark(self) -> str:
-        """Return how samples were taken, and warnings of classes that nobody holds and of inputs far from unit scale.
+        """Return the layout of samples, and warnings of classes without a holder and of inputs far from unit scale.
 
-        Empty where all is as usual.
+        Empty in the usual case.
         """
         unheld = np.setdiff1d(self.test.y, self.private.y)
         names = listed([name_of(int(label), self.class_names) for label in unheld])
@@ -117,7 +120,7 @@ def load_dataset(
 ) -> Dataset:
     """Load and divide the data set that a [data] section names; paths are relative to `folder`.
 
-    classes, class_names: those of the federation, where it says so; default: as many as the labels need.
+    classes, class_names: those of the federation, if declared; default: as many as the labels need.
     Raises UsageError or MissingExtra.
     """
     seed = seed if table.seed is None else table.seed
@@ -186,7 +189,7 @@ def _check_source(table: DataTable) -> None:
         if getattr(table, key) != getattr(usual, key) and table.source not in sources:
             raise UsageError(f"data.{key}: has no effect with source = {table.source!r}; it is of {', '.join(sources)}")
     if table.source == "csv" and (table.kind in SERIES) != (table.series_column is not None):
-        remedy = f'kind = "{table.kind}" needs it, the column that tells series apart'
+        remedy = f'kind = "{table.kind}" needs it, the column that identifies a series'
         if table.series_column is not None:
             remedy = 'needs kind = "series" or "ragged-series"'
         raise UsageError(f"data.series_column: {remedy}")
@@ -221,7 +224,7 @@ def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
             ignored=table.ignored_columns,
         )
         path, held_out = folder / (table.path or ""), (table.test_fraction, seed)
-        return csv_tables.read_csv_tables(path, of_csv, kind, table.length, hold_out=held_out)
+        return files.read_csv_tables(path, of_csv, kind, table.length, hold_out=held_out)
     if table.source == "folder":
         size = (table.image_size[0], table.image_size[1]) if table.image_size else None
         form = files.FileOptions(size, table.rate, table.length)
@@ -256,7 +259,7 @@ def _in_order(whole: SourceData, names: tuple[str, ...]) -> SourceData:
 
 
 def _check_held(whole: SourceData, classes: int) -> None:
-    """Raise UsageError where classes have no sample at all, and nobody has said that there are such."""
+    """Raise UsageError if classes have no sample, although federation.classes does not declare this."""
     empty = empty_classes(classes, whole.train.y, whole.test.y)
     if not len(empty):
         return
@@ -310,7 +313,7 @@ LOOKED_AT = 2000
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What is subtracted from scaled values in each channel, and what they are then divided by; empty: neither."""
+    """The mean that is subtracted from scaled values in each channel, and the divisor; empty for neither."""
 
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
@@ -351,7 +354,7 @@ def statistics(raw: Raw, scale: float, kind: SampleKind | None = None) -> Scalin
 
 
 def far_from_unit_scale(raw: Raw, scale: float, kind: SampleKind | None = None) -> str:
-    """Return a warning where scaled samples are far from mean 0 and standard deviation 1; empty: they are not."""
+    """Return a warning if scaled samples are far from mean 0 and standard deviation 1, otherwise an empty text."""
     found = statistics(raw[:: max(1, len(raw) // LOOKED_AT)], scale, kind)
     far = [
         (mean, std)

@@ -15,6 +15,7 @@ import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import LocalData, Preprocess, Raw
+from edge_sdk.protocol.frames.value_range import note_shared
 from edge_sim.data.datasets import Dataset
 from edge_sim.data.draw import check_cut, cut
 
@@ -26,6 +27,10 @@ class PartSizes(NamedTuple):
     test: int
     validation: int
     local_test: int
+
+
+MOST_DRAWN = 1024
+"""Devices whose parts are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,14 @@ class IndexedSamples:
         )
 
     def _parts(self, y: Ints) -> Sequence[Ints]:
-        return cut(y, self.split, np.random.default_rng([self.dataset.seed, 5, self.number]))
+        """Draw the parts; a device that works needs them when it wakes, when it says hello and when it falls asleep."""
+        drawn, key = self.dataset.drawn, (id(self.rows), self.split, self.number)
+        if key not in drawn:
+            if len(drawn) >= MOST_DRAWN:
+                del drawn[next(iter(drawn))]
+            parts = cut(y, self.split, np.random.default_rng([self.dataset.seed, 5, self.number]))
+            drawn[key] = self.rows, parts
+        return drawn[key][1]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Become a copy in another process, which has no data set."""
@@ -132,12 +144,14 @@ class SharedPreprocess(Preprocess):
     """Returns the same array for the same input array, as long as that is among the last few."""
 
     def __call__(self, raw: Raw) -> Floats:
-        """Implement Preprocess; the result is shared, so nobody may change it."""
+        """Implement Preprocess; the result is shared, so callers must not change it."""
         for at, (known, by, found) in enumerate(_known):
             if known is raw and by == self:
                 del _known[at]
                 _known.append((raw, self, found))
                 return found
         found = Preprocess.__call__(self, raw)
+        if found.size:
+            note_shared(found)
         _known.append((raw, self, found))
         return found

@@ -19,10 +19,8 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.config.settings import CPU, RunTable
 from edge_sim.engines.base import DeviceRequest, Engine, ExactEngine, job_at
 from edge_sim.engines.stack.torch_cohort import CohortEngine
-from edge_sim.engines.stack.torch_dense_stack import DenseStacking
 from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
-from edge_sim.engines.stack.torch_stack import Stacking
-from edge_sim.engines.stack.torch_vmap_stacking import VmapStacking
+from edge_sim.engines.stack.torch_stack import DenseStacking, Stacking, VmapStacking
 from edge_sim.engines.torch_threads import use_one_thread
 from edge_sim.fleet.fleet import Device, Fleet
 

@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from coordinator.serving.devices import admission
@@ -18,9 +19,8 @@ from edge_sdk.device.training.meter import Meter
 from edge_sdk.device.training.workbench import joint_capabilities, joint_terms
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.base import Method
-from edge_sdk.methods.contract.registry import method_of
+from edge_sdk.methods.contract.registry import method_of, requests_of
 from edge_sdk.methods.contract.requests import ReadSplice
-from edge_sdk.methods.contract.vocabulary import requests_of
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.spliced import splice_fault
 from edge_sdk.protocol.encodings import DEFAULT_ENCODING
@@ -31,7 +31,8 @@ from edge_sim.fleet.fleet import Device, Fleet
 MOST_REASONS = 2
 """The most reasons that a message gives for devices that would be refused."""
 DORMANT_FROM = 500
-"""Fleets of so many devices build an agent only for devices that have work; smaller ones start fast enough."""
+"""From this many devices on, a fleet builds an agent only for devices that have work; smaller ones start fast
+enough."""
 _MIB = 2**20
 SYSTEM_BYTES = 128 * _MIB
 """Memory that Linux without a desktop uses."""
@@ -55,12 +56,14 @@ class MemoryNeed:
         return self.runtime + self.model + self.activations + self.data
 
 
-def check_feasible(fleet: Fleet, stacked: Sequence[str] = (), memory_bytes: int | None = None) -> None:
+def check_feasible(
+    fleet: Fleet, stacked: Sequence[str] = (), memory_bytes: int | None = None, out: Path | None = None
+) -> None:
     """Raise UsageError for a fleet that cannot run its models, lacks memory or disk, or cannot meet its deadline.
 
-    stacked: names of the models to stack; some device must have each.  memory_bytes: as for `check_disk`.
+    stacked: names of the models to stack; some device must have each.  memory_bytes, out: as for `check_disk`.
     """
-    check_disk(fleet, memory_bytes)
+    check_disk(fleet, memory_bytes, out)
     specs, proxies = dict(_specs(fleet)), dict(_proxies(fleet))
     check_stacked(stacked, specs)
     check_abilities(fleet, specs, proxies)
@@ -244,24 +247,41 @@ def _alike_devices(
     return [*groups.values()]
 
 
-def check_disk(fleet: Fleet, memory_bytes: int | None) -> None:
-    """Raise UsageError if the disk cannot take the weights of the devices that sleep after their work.
+def check_disk(fleet: Fleet, memory_bytes: int | None, out: Path | None = None) -> None:
+    """Raise UsageError if the disk cannot take what the devices keep that sleep after their work.
 
-    memory_bytes: of them are in memory (run.memory_bytes), None: all.  Each drawn device keeps at least its weights.
+    memory_bytes: of it is in memory (run.memory_bytes), None: all.  out: the run's folder, whose checkpoint has all of
+    it.  Each drawn device keeps at least its weights and their moments.
     """
     policy, count = fleet.federation.policy, len(fleet.devices)
-    if memory_bytes is None or count < DORMANT_FROM:
+    if count < DORMANT_FROM:
         return
     share = min(1.0, (policy.participants or count) / count)
     worked = 1.0 - (1.0 - share) ** policy.rounds  # the share of devices that some round draws
-    needed = worked * _F4 * sum(spec.parameters for _, spec in _specs(fleet)) - memory_bytes
-    folder = tempfile.gettempdir()
+    kept = 1 + _moments(fleet.federation.spec)
+    needed = worked * _F4 * kept * sum(spec.parameters for _, spec in _specs(fleet))
+    if memory_bytes is not None:
+        _check_free(
+            needed - memory_bytes,
+            Path(tempfile.gettempdir()),
+            "run.memory_bytes: the weights and moments of sleeping devices",
+            "name another folder in TMPDIR, or raise memory_bytes",
+        )
+    if out is not None:
+        _check_free(needed, out, "--out: the stores of the devices that have worked", "or name another folder")
+
+
+def _check_free(needed: float, folder: Path, of: str, remedy: str) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UsageError(
-            f"run.memory_bytes: the weights of sleeping devices need about {_mib(int(needed))} in {folder}, which has "
-            f"{_mib(free)} free: free space there, name another folder in TMPDIR, or raise memory_bytes"
+            f"{of} need about {_mib(int(needed))} in {folder}, which has {_mib(free)} free: free space there, {remedy}"
         )
+
+
+def _moments(federation: FederationSpec) -> int:
+    """Return how many moments of each weight the optimiser keeps."""
+    return 2 if federation.train.optimiser == "adam" else int(federation.train.momentum > 0)
 
 
 def memory_need(
@@ -272,7 +292,7 @@ def memory_need(
     It counts weights, gradients, the optimiser's moments, their copy at the start of the round, and a message with the
     shared weights.  The two models take their steps one after the other.
     """
-    moments = 2 if federation.train.optimiser == "adam" else int(federation.train.momentum > 0)
+    moments = _moments(federation)
     copies = 2 + moments + (1 + moments)
     both = [spec] if proxy is None else [spec, proxy]
     sent = 2 * both[-1].parameters * _sends_weights(federation)

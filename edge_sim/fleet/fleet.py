@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.config import Federation, names_fit
+from coordinator.config import Federation
 from coordinator.config import federation as read_federation
+from coordinator.federation_table import names_fit
 from coordinator.serving.equipment import Equipment
 from edge_sdk.arrays import Ints
 from edge_sdk.at_rest.files import make_private_folder, write_private
@@ -31,14 +32,13 @@ from edge_sdk.protocol import registry
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.sample_kind import arguments
-from edge_sim.config import model_rules
+from edge_sim.config import device_conditions
 from edge_sim.config.device_conditions import IDEAL_CONDITIONS, DeviceConditions
 from edge_sim.config.scenario import QUIET, ScenarioTable
 from edge_sim.config.settings import CPU, Config, FleetRow
-from edge_sim.data import partition_file
 from edge_sim.data.datasets import Dataset, dataset_of
 from edge_sim.data.held_samples import CopiedSamples, Held, IndexedSamples, PartSizes, SharedPreprocess
-from edge_sim.data.partition import check_before_data, partition
+from edge_sim.data.partition import check_before_data, partition, read_partition, write_partition
 from edge_sim.fleet.hardware import Hardware
 from edge_sim.models import families
 from edge_sim.models.model_types import HeadKind
@@ -66,7 +66,7 @@ class Kit:
     """The family of the proxy beside the device's own model; or empty."""
     proxy_seed: int = 0
     proxy_features: int = 0
-    """The width of the proxy's features; 0: that of its family."""
+    """The width of the proxy's features, or 0 for that of its family."""
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     """Normalisation of scaled samples for each channel, or empty."""
@@ -345,14 +345,14 @@ def export_partition(config: Config, fleet: Fleet) -> None:
     """Write the fleet's partition to the file of [partition] export, if set.  Raises UsageError."""
     if config.partition.export:
         path = config.file.parent / config.partition.export
-        partition_file.write_partition(path, fleet.dataset, config.ids, fleet.parts)
+        write_partition(path, fleet.dataset, config.ids, fleet.parts)
 
 
 def sample_division(config: Config, dataset: Dataset) -> list[Ints]:
     """Return the indices of the private samples of each device, from a file or drawn.  Raises UsageError."""
     table = config.partition
     if table.file:
-        return partition_file.read_partition(config.file.parent / table.file, dataset, config.ids, table.min_samples)
+        return read_partition(config.file.parent / table.file, dataset, config.ids, table.min_samples)
     return partition(
         table, dataset.private.y, len(config.ids), dataset.classes, config.federation.seed, users=dataset.users
     )
@@ -366,7 +366,7 @@ class _Wanted:
     proxy: str
     """The family of the proxy beside each device's own model; or empty."""
     proxy_features: int
-    """The width of its features; 0: that of its family."""
+    """The width of its features, or 0 for that of its family."""
     privacy: tuple[float, ...]
     """epsilon and delta of each device's privacy budget for one release, or empty without a guarantee."""
 
@@ -404,7 +404,7 @@ def _seed(seed: int, purpose: int, start: int) -> int:
 
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _Wanted) -> Kit:
     profile, start = load_board(row.board), 0 if config.federation.start == "equal" else number
-    model = model_rules.model_of(row.model, profile, number, config.federation.seed)
+    model = device_conditions.model_of(row.model, profile, number, config.federation.seed)
     families.check_takes(model, dataset.kind)
     if row.feature_dim and not families.chooses_width(model):
         raise UsageError(f"fleet.feature_dim: the models of {model} have features of their own width; leave it out")

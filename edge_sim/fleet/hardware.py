@@ -1,10 +1,13 @@
-"""One simulated board: the seconds and joules of computing, sending, receiving and waiting."""
+"""Simulated boards: the seconds and joules of computing, sending, receiving and waiting, of each and of the fleet."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from edge_sdk.boards.profiles import Board, Effort, Link
 
@@ -280,3 +283,32 @@ class Hardware:
         used_j = self.used_j(now_s)
         self._books.stored_j = max(0.0, self._books.stored_j - (used_j - self._settled_j))
         self._settled_j = used_j
+
+
+class FleetTotals:
+    """Columns with the figures of all boards, from which the sum over them follows with the bits of a loop."""
+
+    def __init__(self, boards: Sequence[Hardware]) -> None:
+        """boards: in the order in which they are added up."""
+        self._boards, self._flops, self._total_flops = boards, [0] * len(boards), 0
+        self._columns = np.zeros((len(boards), 5))  # computed, busy until, on before, on since, on the air: s
+        self._watts = np.array([(b.board.idle_w, b.board.busy_w - b.board.idle_w, b.link.radio_w) for b in boards])
+        self._changed = list(range(len(boards)))
+        for place, board in enumerate(boards):
+            board.watch(self._changed, place)
+
+    def total(self, now_s: float) -> DeviceCost:
+        """Return the sums of seconds of computing, joules and FLOPs over all boards so far."""
+        for place in self._changed:
+            board = self._boards[place]
+            self._columns[place], flops = board.figures()
+            self._total_flops += flops - self._flops[place]
+            self._flops[place] = flops
+            board.watch(self._changed, place)
+        self._changed.clear()
+        computed_s, busy_until_s, on_s, since_s, air_s = self._columns.T
+        busy_s = computed_s - np.maximum(0.0, busy_until_s - now_s)
+        all_on_s = np.where(np.isnan(since_s), on_s, on_s + (now_s - since_s))
+        idle_w, more_w, radio_w = self._watts.T
+        used_j = idle_w * all_on_s + more_w * busy_s + radio_w * air_s
+        return DeviceCost(sum(busy_s.tolist()), sum(used_j.tolist()), self._total_flops)  # as a loop adds them up

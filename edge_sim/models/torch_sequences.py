@@ -47,7 +47,7 @@ class WordVectors(nn.Module):
 
 
 class OverTime(nn.Module):
-    """A net of a body that answers at each step, whose mean over the steps that are no padding a head classifies."""
+    """A body that answers at each step, and a head that classifies the mean over the steps that are not padding."""
 
     def __init__(self, words: nn.Module | None, body: nn.Module, head: nn.Module, *, ragged: bool) -> None:
         """words: of tokens, or None for series.  ragged: whether series end in padding."""

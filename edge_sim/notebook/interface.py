@@ -116,12 +116,12 @@ def run_federation(
     (x_train, y_train, x_test, y_test), a mapping of these names, or a training and a test torch data set.
 
     on_round, on_device: are called with RoundNews after each round, and with DeviceNews as devices join.  out: the run
-    directory, which then holds what `edge-sdk simulate` writes; nobody else may run in it meanwhile.  keep_models:
-    write the models of `trained` there, too.  broker: `memory` (virtual time, one thread, repeatable bit for bit),
-    `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).  resume: go
-    on with the run in `out`.  options: quarantine and trace, as of `edge-sdk simulate`.
+    directory, which then holds the files of `edge-sdk simulate`; no other run may use it meanwhile.  keep_models: write
+    the models of `trained` there, too.  broker: `memory` (virtual time, one thread, repeatable bit for bit),
+    `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).  resume:
+    continue the run in `out`.  options: quarantine and trace, as of `edge-sdk simulate`.
 
-    Raises UsageError, RunFailed (also where no device could take part: it names the refusals), StoreError.
+    Raises UsageError, RunFailed (also if no device could take part: it names the refusals), StoreError.
     """
     if keep_models and out is None:
         raise UsageError("keep_models: needs out, the folder to keep them in")

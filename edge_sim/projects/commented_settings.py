@@ -19,7 +19,8 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from coordinator.config import FederationTable, PublicTable
+from coordinator.config import PublicTable
+from coordinator.federation_table import FederationTable
 from coordinator.results.writers.alerts import AlertsTable
 from coordinator.serving.intake.canary import GuardTable
 from edge_sdk.at_rest.files import unwritable

@@ -1,4 +1,4 @@
-"""`edge-sdk new`: creates a project's folder from the answers to four questions, or from options."""
+"""`edge-sdk new`: creates a project's folder, with data and a model for its kind of samples, from four answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shutil
 import string
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO, TypeVar
 
@@ -20,7 +20,6 @@ from edge_sdk.protocol.frames.schema import ID
 from edge_sdk.protocol.topics import is_id
 from edge_sdk.tools.install import unit
 from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
-from edge_sim.projects.sample_kinds import UNDECLARED, project_kinds
 
 T = TypeVar("T")
 TEMPLATES = Path(__file__).parent / "templates"
@@ -53,9 +52,9 @@ class ProjectAnswers:
     onnx: Path | None = None
     """The user's .onnx file, if there is one."""
     shape: tuple[int, ...] = ()
-    """The shape of one raw sample; empty: the one of the kind."""
+    """The shape of one raw sample, or empty for that of the kind."""
     kind: str = "table"
-    """As of `--kind`; empty: that of an .onnx file, which is not declared."""
+    """As of `--kind`, or empty for an .onnx file, whose kind is not declared."""
 
 
 def command(args: argparse.Namespace) -> int:
@@ -247,3 +246,90 @@ def _count(least: int, most: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectKind:
+    """The parts of app.py and federation.toml that differ from kind to kind."""
+
+    shape: tuple[int, ...]
+    """That of one made-up sample."""
+    recorded: str
+    """Says what a sample's shape means."""
+    made_up: str
+    """Says what the made-up samples are."""
+    samples: str
+    """The lines that make x (count, *SHAPE) of rng and y."""
+    declared: str = ""
+    """The arguments that declare the kind."""
+    constants: str = ""
+    """Lines before SHAPE."""
+    numpy: str = "edge_sdk.NumpyModel(classes, input_shape, seed=seed{preprocess})"
+    net: str = (
+        "nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), 64), nn.ReLU(), nn.Linear(64, classes))"
+    )
+
+    @property
+    def settings(self) -> str:
+        """The lines of [data] that declare the kind."""
+        return "".join(f"{each.replace('=', ' = ')}\n" for each in self.declared.split(", ") if each)
+
+    def model(self, runtime: str) -> tuple[str, str]:
+        """Return the imports of app.py, and the body of its function `model`."""
+        preprocess = ", preprocess=PREPROCESS" if self.declared else ""
+        if runtime == "onnx":
+            return "", '    return edge_sdk.OnnxModel("model.onnx", classes, seed=seed, input_shape=input_shape)'
+        if runtime == "numpy":
+            return "", f"    return {self.numpy.format(preprocess=preprocess)}"
+        lines = (
+            "torch.manual_seed(seed)",
+            f"net = {self.net}",
+            f"return edge_sdk.TorchModel(net, classes, input_shape=input_shape{preprocess})",
+        )
+        return "import torch\nfrom torch import nn\n", "\n".join(f"    {line}" for line in lines)
+
+
+_PATTERNS = """\
+    patterns = np.random.default_rng(0).uniform(0, 1, (CLASSES, *SHAPE))
+    x = patterns[y] + rng.normal(0, 0.4, (count, *SHAPE))"""
+_RHYTHMS = """\
+    turns = (1 + y)[:, None] / 2 * np.linspace(0, 1, SHAPE[0]) + rng.uniform(0, 1, (count, 1))  # (n, t)
+    x = np.sin(2 * np.pi * turns)[:, :, None] + rng.normal(0, 0.3, (count, *SHAPE))"""
+_WORDS = """\
+    of_class = rng.random((count, *SHAPE)) < 0.3
+    x = np.where(of_class, 21 + 20 * y[:, None], 1) + rng.integers(0, 20, (count, *SHAPE))  # ids; 0 is padding"""
+_SEQUENCES = "edge_sdk.SequenceModel(classes, input_shape, seed=seed{preprocess})"
+
+UNDECLARED = ProjectKind(
+    shape=(64,),
+    recorded="(d,), (h, w) or (h, w, c)",
+    made_up="a pattern for each class, with noise",
+    samples=_PATTERNS,
+)
+"""Samples for a model that somebody brings."""
+
+
+def project_kinds(classes: int) -> Mapping[str, ProjectKind]:
+    """Return the values of `--kind`, for this many classes."""
+    words = max(2000, 20 * (classes + 2))
+    return {
+        "table": replace(UNDECLARED, recorded="(d,), the columns of a row", declared='kind="vector"'),
+        "picture": replace(UNDECLARED, shape=(12, 12), recorded="(h, w) or (h, w, c)", declared='kind="picture"'),
+        "series": ProjectKind(
+            shape=(64, 3),
+            recorded="(t, d), steps and sensors",
+            made_up="a rhythm for each class, with noise",
+            samples=_RHYTHMS,
+            declared='kind="series"',
+            numpy=_SEQUENCES,
+        ),
+        "text": ProjectKind(
+            shape=(32,),
+            recorded="(t,), the ids of its tokens; edge_sdk.hashed_words makes them",
+            made_up="words that are frequent in each class",
+            samples=_WORDS,
+            declared=f'kind="tokens", vocabulary={words}',
+            numpy=_SEQUENCES,
+            net=f"nn.Sequential(nn.EmbeddingBag({words}, 32, padding_idx=0), nn.Linear(32, classes))",
+        ),
+    }

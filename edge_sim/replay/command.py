@@ -24,8 +24,7 @@ from edge_sdk.transport.base import Transport
 from edge_sim.byzantine import agent_for
 from edge_sim.config import settings
 from edge_sim.fleet.fleet import Device, Fleet, build_fleet
-from edge_sim.replay.device import Make, replay_device
-from edge_sim.replay.history import History, device_history
+from edge_sim.replay.device import History, Make, device_history, replay_device
 
 
 def command(args: argparse.Namespace) -> int:

@@ -17,10 +17,9 @@ from coordinator.results.page.live import PageObserver
 from coordinator.results.page.serving import page_feed
 from coordinator.results.page.values import finished_state
 from coordinator.results.plots.plots import draw_run
-from coordinator.results.report.finished_run import tell_finished
 from coordinator.results.report.progress import EventLog
 from coordinator.results.report.progress_file import About, ProgressFile
-from coordinator.results.report.run_files import write_run
+from coordinator.results.report.run_files import tell_finished, write_run
 from coordinator.results.report.run_table import MOST_ROWS, run_table
 from coordinator.results.report.summary import summary, summary_text
 from coordinator.results.report.tables import show_table
@@ -135,7 +134,7 @@ def _start(config: Config, *, alone: bool) -> str:
 
 def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
     if not (out / "checkpoint").exists():
-        return "the federation had not begun, so nothing can be resumed: start again"
+        return "the federation had not begun, so it cannot be resumed: start again"
     overrides = "".join(f" --set {shlex.quote(each)}" for each in args.overrides)
     file, broker, folder = (shlex.quote(str(each)) for each in (args.file, args.broker, out))
     options = f"{overrides} --broker {broker}{' --trace' * args.trace}{options_of_run(args)} --out {folder}"

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 from coordinator.config import chosen_method, to_toml
 from coordinator.results.comparison.compare_files import COMPARISON, SWEEP
 from coordinator.results.report import text_files
-from coordinator.results.report.finished_run import holds_finished_run
+from coordinator.results.report.run_files import holds_finished_run
 from edge_sdk.at_rest.files import make_folder
 from edge_sdk.at_rest.foreign import UNREADABLE
 from edge_sdk.durable import as_store_error, file_lock
@@ -68,7 +68,7 @@ def check_kind(folder: Path, kind: FolderKind) -> None:
 
 
 def check_new(folder: Path) -> None:
-    """Raise UsageError if a new run would overwrite an old one, or lie in the folder of a study."""
+    """Raise UsageError if a new run would overwrite an old one, or be in the folder of a study."""
     check_kind(folder, "run")
     if _holds_checkpoint(folder) or (folder / "summary.json").exists():
         raise UsageError(f"{folder}: already holds a run; add --resume to continue it, or give --out another folder")
@@ -98,7 +98,7 @@ def keep_settings(folder: Path, config: Config) -> None:
 
 
 def kept_settings(folder: Path) -> str:
-    """Return the text that `keep_settings` wrote, or empty where it does not read."""
+    """Return the text that `keep_settings` wrote, or empty if it is unreadable."""
     with suppress(*UNREADABLE):
         return text_files.read_text(folder / KEPT)
     return ""

@@ -1,4 +1,4 @@
-"""What a run was given: digests of its files and functions, and settings that had no effect.
+"""The inputs of a run: digests of its files and functions, and settings that had no effect.
 
 Each input has a name in words, for the message about a change.  Settings without effect are remarks, not errors: one
 file may serve several runs, and the end of a run is unknown beforehand.
@@ -28,7 +28,7 @@ from edge_sdk.methods.contract.brought_code import OURS
 from edge_sdk.methods.contract.registry import METHODS, load_method
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.messages import TrainSpec
-from edge_sim.config.model_rules import named_functions
+from edge_sim.config.device_conditions import named_functions
 from edge_sim.config.scenario import ScenarioTable
 from edge_sim.config.settings import Config, RunTable
 from edge_sim.data.datasets import Dataset

@@ -19,19 +19,18 @@ from coordinator.record.observer import RunEnded, RunObserver
 from coordinator.results.figures.insight import Insight
 from coordinator.results.figures.outcome import final_prototypes
 from coordinator.results.figures.result import Result
-from coordinator.results.report.finished_run import holds_finished_run
-from coordinator.results.report.run_files import read_run, write_run
+from coordinator.results.report.run_files import holds_finished_run, read_run, write_run
 from coordinator.serving.server import Server
 from coordinator.trace import recording_server
 from coordinator.trace.log import TraceWriter, trace_writer
-from edge_sdk.at_rest.files import make_folder
-from edge_sdk.at_rest.quarantine import opened_or_anew
+from edge_sdk.at_rest.files import make_folder, opened_or_anew
 from edge_sdk.device.store import Store
 from edge_sdk.errors import RunFailed, UsageError, is_out_of_memory
 from edge_sdk.methods.contract import brought_code
 from edge_sdk.policy.priority import limit_threads
 from edge_sdk.transport.mqtt.url import parse_broker_url
 from edge_sim.clock.checkpoint import Checkpoints, how_to_go_on
+from edge_sim.clock.store_parts import KeptStores
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
@@ -41,18 +40,17 @@ from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes, rare_col
 from edge_sim.fleet import feasible
 from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
 from edge_sim.runs import run_folder
-from edge_sim.runs.model_insight import model_insight
 from edge_sim.runs.run_inputs import changed_inputs, check_same_inputs, remark, run_inputs, unused_settings
-from edge_sim.runs.simulation_result import NOTHING, simulation_result
-from edge_sim.shards.shard_rules import why_together
+from edge_sim.runs.simulation_result import NOTHING, model_insight, simulation_result
 from edge_sim.shards.sharded_fleet import ShardedFleet, divided_run
+from edge_sim.shards.shards import why_together
 
 log = logging.getLogger(__name__)
 
 _SPARE_BYTES = 4 * MIB
 """Address space, mapped but never written; released on failure, it leaves room to report the error."""
 
-KeptState: TypeAlias = tuple[Ledger, dict[str, Store], dict[str, Any] | None]
+KeptState: TypeAlias = tuple[Ledger, Mapping[str, Store], dict[str, Any] | None]
 """The ledger, the stores of devices and the state of a simulation, or None for a new run."""
 VirtualRun: TypeAlias = VirtualFleet | ShardedFleet
 """A run in virtual time."""
@@ -154,7 +152,7 @@ def _run_in(
     if trace and fleet.federation.policy.paced:
         raise UsageError("--trace: a run whose rounds wait for the time of day cannot be replayed; leave out --trace")
     if broker == "memory":
-        feasible.check_feasible(fleet, parsed.run.stacked or (), parsed.run.memory_bytes)
+        feasible.check_feasible(fleet, parsed.run.stacked or (), parsed.run.memory_bytes, out)
     if out is not None:
         run_folder.keep_settings(out, parsed)
         run_folder.keep_samples(out, fleet.dataset.sha256)
@@ -209,11 +207,11 @@ def _run_in(
 
 
 def check_taken_part(result: Result) -> None:
-    """Raise RunFailed, with the refusals, where no device could take part, or none of those that did gave anything."""
+    """Raise RunFailed, with the refusals, if no device could take part, or none sent an upload."""
     if result.completed or any(device.joined and device.rounds_done for device in result.devices):
         return
     words = dict.fromkeys(f"{each['message']}; {each['remedy']}" for each in result.refused_devices)
-    why = " | ".join([*words][:3]) or result.reason or "none was heard of"
+    why = " | ".join([*words][:3]) or result.reason or "none sent a message"
     count, of = len(result.refused_devices), len(result.devices)
     refused = f"{count} {'was' if count == 1 else 'were'} refused: " if count else ""
     if 0 < count < of:  # the others joined, and waited for more devices than were left
@@ -294,6 +292,8 @@ def _in_memory(
     new_server = partial(recording_server.server, trace)
     with brought_code.as_method_error(config.federation.method):
         virtual = _opened(config, fleet, (ledger, stores, state), observer, checkpoints, new_server=new_server)
+    if isinstance(stores, KeptStores):
+        stores.close()  # before the next checkpoint moves its files
     ended = ""
     try:
         try:
@@ -362,7 +362,7 @@ def _parsed(config: Config | Mapping[str, Any] | str | Path) -> Config:
 
 @contextmanager
 def as_run_failed(out: Path | None) -> Iterator[None]:
-    """Raise RunFailed with advice in place of an out-of-memory error.
+    """Raise RunFailed with advice instead of an out-of-memory error.
 
     out: the run directory, if there is one.
     """

@@ -16,7 +16,7 @@ from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
 from typing import Any
 
-from edge_sim.clock.interrupts import held_back
+from edge_sim.clock.checkpoint import held_back
 
 PATIENCE_S = 10.0
 """Time after which a run is interrupted again: an import may swallow an interrupt."""

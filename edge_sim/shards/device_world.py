@@ -138,7 +138,7 @@ class Agenda:
 
     @property
     def next_s(self) -> float:
-        """Time of the first event of all, or infinity if there is none."""
+        """Time of the first event of all, or infinity without one."""
         while self._times and self._noted.get(self._times[0][1]) != self._times[0][0]:
             heapq.heappop(self._times)
         return self._times[0][0] if self._times else math.inf

@@ -1,7 +1,13 @@
-"""The messages between the coordinator's process and the shards."""
+"""The messages between the coordinator's process and the shards, and the memory in which long frames cross.
+
+Two processes map the memory, so that a frame costs one copy on each side.  It is anonymous and outside /dev/shm.
+Without it, or when it is full, frames cross through the pipe.
+"""
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,7 +18,6 @@ from edge_sdk.transport.memory.hub import Faults, Publication
 from edge_sim.config.scenario import ScenarioTable
 from edge_sim.config.settings import RunTable
 from edge_sim.fleet.fleet import Device
-from edge_sim.shards.frame_memory import Placed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +78,85 @@ class ProgressMessage(NamedTuple):
     progress: ShardProgress
     placed: dict[int, Placed]
     """The places of these frames in memory, by their index among the sent frames."""
+
+
+LEAST_BYTES = 16 * 1024
+"""Shorter frames cross through the pipe."""
+MOST_BYTES = 2**27
+"""Size of the memory; frames that do not fit cross through the pipe."""
+NOWHERE = -1
+"""The file descriptor if there is no such memory."""
+
+
+class Placed(NamedTuple):
+    """Where a frame lies."""
+
+    begin: int
+    end: int
+
+
+def shared_memory() -> int:
+    """Return the file descriptor of new memory that a child process can map, or NOWHERE without such memory."""
+    try:
+        return os.memfd_create("frames", 0)
+    except (AttributeError, OSError):  # not on Linux, or no memory
+        return NOWHERE
+
+
+class FrameWriter:
+    """Places frames; before `begin`, the reader must have read all earlier ones."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._bytes, self._end = descriptor, 0, 0
+        self._map: mmap.mmap | None = None
+
+    def begin(self) -> None:
+        """Place the next frame at the beginning."""
+        self._end = 0
+
+    def put(self, frame: bytes) -> Placed | None:
+        """Place a frame, or return None if it is short or does not fit."""
+        begin, end = self._end, self._end + len(frame)
+        if self._descriptor == NOWHERE or len(frame) < LEAST_BYTES or not self._room(end) or self._map is None:
+            return None
+        self._map[begin:end] = frame
+        self._end = end
+        return Placed(begin, end)
+
+    def _room(self, size: int) -> bool:
+        if size <= self._bytes:
+            return True
+        if size > MOST_BYTES:
+            return False
+        more = min(MOST_BYTES, max(size, 2 * self._bytes, mmap.ALLOCATIONGRANULARITY))
+        try:
+            os.posix_fallocate(self._descriptor, 0, more)  # else a full memory would kill the process without an error
+            self._map = mmap.mmap(self._descriptor, more)
+        except (OSError, ValueError):
+            return False
+        self._bytes = more
+        return True
+
+
+class FrameReader:
+    """Reads the frames placed by a FrameWriter of another process."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._bytes = descriptor, 0
+        self._map: mmap.mmap | None = None
+
+    def take(self, placed: Placed) -> bytes:
+        """Return a copy of a frame.  Raises OSError if the memory cannot be mapped."""
+        if self._map is None or placed.end > self._bytes:
+            self._bytes = os.fstat(self._descriptor).st_size
+            self._map = mmap.mmap(self._descriptor, self._bytes, prot=mmap.PROT_READ)
+        return self._map[placed.begin : placed.end]
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+        if self._descriptor != NOWHERE:
+            os.close(self._descriptor)
+            self._descriptor = NOWHERE

@@ -93,9 +93,9 @@ class Shard:
         """Implement DeviceGroup."""
         return self._group.why_silent(number, exchange)
 
-    def copy_stores(self, folder: Path) -> None:
+    def copy_stores(self, folder: Path, last: Path) -> None:
         """Implement DeviceGroup."""
-        self._group.copy_stores(folder)
+        self._group.copy_stores(folder, last)
 
     def untraced(self) -> Untraced:
         """Implement DeviceGroup."""

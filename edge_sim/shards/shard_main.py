@@ -11,8 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from edge_sim.engines.memory import freed_memory_kept, rare_collection
-from edge_sim.shards.frame_memory import FrameWriter
-from edge_sim.shards.messages import ProgressMessage, ShardProgress, ShardSetup
+from edge_sim.shards.messages import FrameWriter, ProgressMessage, ShardProgress, ShardSetup
 from edge_sim.shards.shard import Shard, tried
 
 

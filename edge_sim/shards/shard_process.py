@@ -11,8 +11,15 @@ from multiprocessing.connection import Pipe
 from typing import Any
 
 from edge_sim.engines.memory import as_bytes
-from edge_sim.shards.frame_memory import NOWHERE, FrameReader, shared_memory
-from edge_sim.shards.messages import ProgressMessage, ShardLost, ShardProgress, ShardSetup
+from edge_sim.shards.messages import (
+    NOWHERE,
+    FrameReader,
+    ProgressMessage,
+    ShardLost,
+    ShardProgress,
+    ShardSetup,
+    shared_memory,
+)
 
 
 class ShardProcesses:

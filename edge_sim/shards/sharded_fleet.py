@@ -24,9 +24,8 @@ from edge_sdk.errors import RunFailed
 from edge_sdk.models.base import Model
 from edge_sdk.protocol import topics
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.clock.checkpoint import Checkpoints, how_to_go_on
+from edge_sim.clock.checkpoint import Checkpoints, held_back, how_to_go_on
 from edge_sim.clock.clock import VirtualClock
-from edge_sim.clock.interrupts import held_back
 from edge_sim.clock.resumption import resumption_point
 from edge_sim.clock.scenario_faults import SwitchableDevice, schedule_faults
 from edge_sim.clock.silence import AwaitedExchange, SilenceCauses
@@ -284,8 +283,8 @@ class ShardedFleet:
         if self._checkpoints is not None:
             self._checkpoints.save(self.server.ledger, self._copy_stores, self.to_json())
 
-    def _copy_stores(self, folder: Path) -> None:
-        self.shards.ask("copy_stores", folder)
+    def _copy_stores(self, folder: Path, last: Path) -> None:
+        self.shards.ask("copy_stores", folder, last)
 
     @property
     def _now_s(self) -> float:

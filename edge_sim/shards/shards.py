@@ -1,4 +1,4 @@
-"""All shards of a run, seen from the coordinator's process: one lives in it, the others in other processes."""
+"""All shards of a run, seen from the coordinator's process, and which runs can be divided into shards."""
 
 from __future__ import annotations
 
@@ -10,13 +10,34 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from edge_sdk.boards.profiles import load_link
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config.settings import RunTable
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.models.given_functions import sent_functions
 from edge_sim.shards.messages import EVERYBODY, Sent, ShardLost, ShardProgress, ShardSetup
 from edge_sim.shards.shard import Shard
-from edge_sim.shards.shard_rules import both_ways_s
+
+
+def why_together(fleet: Fleet, faults: Faults | None, *, resumed: bool) -> str:
+    """Return why one process must hold all devices of a run, or an empty text if several can."""
+    if os.name != "posix":
+        return "this system does not hand files down to processes"
+    if resumed:
+        return "the cost of resuming is counted over all devices together"
+    if faults is not None and faults.disconnect:
+        return "with faults.disconnect a frame of one device instantly cuts off all others"
+    at_once = [kit.link for kit in (device.kit for device in fleet.devices) if not min(both_ways_s(kit.link))]
+    if at_once:
+        return f"frames on the link {at_once[0]!r} take no time"
+    return ""
+
+
+def both_ways_s(link: str) -> tuple[float, float]:
+    """Return the time that an empty frame takes up and down."""
+    found = load_link(link)
+    return found.transfer_s(0, up=True), found.transfer_s(0, up=False)
+
 
 _FRAMES_FLOPS = 1e7
 """A device's cost in a round beside its training, in floating-point operations: about a millisecond."""

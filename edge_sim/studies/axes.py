@@ -91,12 +91,12 @@ def axes_of(over: Mapping[str, Sequence[Any]] | Sequence[str] | str) -> tuple[Ax
 
 
 def checked_axes(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Return the axes.  Raises UsageError for a repeated axis, or if there is none."""
+    """Return the axes.  Raises UsageError for a repeated axis, or without an axis."""
     for key in {axis.key for axis in axes}:
         if sum(axis.key == key for axis in axes) > 1:
             raise UsageError(f"--over {key}: is given twice; give all values at once, as in {key}=1,2,3")
     if not axes:
-        raise UsageError("--over: give one key at least, such as --over train.learning_rate=0.01,0.05")
+        raise UsageError("--over: give at least one key, such as --over train.learning_rate=0.01,0.05")
     return axes
 
 
@@ -165,7 +165,7 @@ def check_equal_trials(axes: Sequence[Axis], methods: Sequence[str], trials: int
 def _check_ranges(axes: Sequence[Axis], trials: int | None) -> None:
     for axis in axes:
         if axis.is_range and not axis.chosen:
-            raise UsageError(f"--over {axis.key}={axis.text}: a condition has values, no range, such as 0.1,1")
+            raise UsageError(f"--over {axis.key}={axis.text}: a condition has values, not a range, such as 0.1,1")
         if axis.is_range and trials is None:
             raise UsageError(f"--over {axis.key}={axis.text}: a range needs --trials N, the number of settings to try")
 
@@ -199,7 +199,7 @@ def _axis_of(key: str, values: Sequence[Any]) -> Axis:
     if parts[0] == "method" and len(parts) != 3:
         raise UsageError(f"--over {key}: name the method, as in method.NAME.{parts[-1]}")
     if len(parts) < 2 or not plain:
-        raise UsageError(f"--over {key}: expected SECTION.KEY and one value at least")
+        raise UsageError(f"--over {key}: expected SECTION.KEY and at least one value")
     check_once(f"--over {key} =", plain)
     return Axis(key, ends or tuple(plain), is_range=bool(ends))
 

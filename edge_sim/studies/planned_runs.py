@@ -73,7 +73,7 @@ def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(f"--methods {name}: no such method; {near.rstrip()}")
     check_once("--methods", methods)
     if not chosen:
-        raise UsageError("--methods: name one at least, such as fedmd,fedal; the devices alone are compared, too")
+        raise UsageError("--methods: name at least one, such as fedmd,fedal; the devices alone are always compared")
     return chosen
 
 

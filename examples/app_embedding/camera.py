@@ -17,7 +17,7 @@ import edge_sdk
 
 
 def main() -> None:
-    """Look, predict, sleep; stop with Ctrl-C, start again, and nothing is lost."""
+    """Look, predict, sleep.  After Ctrl-C the next start continues."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", required=True)
     parser.add_argument("--id", required=True)
@@ -37,7 +37,7 @@ def main() -> None:
         public=edge_sdk.PublicSet.load(args.public),
     )
     agent.on_link(lambda line: print(f"federation: {line}", flush=True))
-    agent.on_refusal(lambda refusal: print(f"not taken in: {refusal}", flush=True))
+    agent.on_refusal(lambda refusal: print(f"refused: {refusal}", flush=True))
     agent.start()
     # ------------------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _recordings(identity: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What this camera has seen, labelled by its owner: half of the digits; and what it will see."""
+    """Return the labelled pictures of this camera, half of the digits, and the pictures that it will see."""
     digits = load_digits()
     images = digits.images.astype(np.uint8)
     mine = digits.target[:1200] % 2 == sum(map(ord, identity)) % 2

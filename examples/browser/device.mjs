@@ -10,7 +10,7 @@ const TICK_MS = 100;
 
 /**
  * model: a Softmax; samples(): its training samples {x, y}; test: samples to measure it on.
- * say(line) is told what happens, done(reason) that it is over; an empty reason is success.
+ * say(line) gets news, done(reason) the end; an empty reason is success.
  */
 export class Device {
   constructor({ broker, federation, id, model, samples, test, say, done }) {
@@ -47,7 +47,7 @@ export class Device {
     });
   }
 
-  /** An illegal frame is told and changes nothing. */
+  /** An illegal frame is reported and ignored. */
   take(topic, frame) {
     try {
       const { tag, fields } = decodeFrame(frame);

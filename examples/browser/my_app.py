@@ -15,5 +15,5 @@ def make() -> edge_sdk.App:
     return edge_sdk.App(
         model=edge_sdk.NumpyModel(10, (1, 8, 8), seed=0, preprocess=preprocess),
         data=edge_sdk.LocalData(train=edge_sdk.Samples(x[mine], y[mine]), test=edge_sdk.Samples(x[1300:], y[1300:])),
-        max_drop=None,  # a page that is loaded again sets the shared layer back for a round: that is no reason to pause
+        max_drop=None,  # a page that is loaded again resets the shared layer for a round: do not pause then
     )

@@ -1,4 +1,4 @@
-// node --test: the page's side of the protocol against the bytes that the project promises to keep for ever.
+// node --test: the page's side of the protocol against the bytes that the project promises to keep permanently.
 
 import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";

@@ -1,4 +1,4 @@
-"""Holds the slope of the term against differences of its value: the first thing to check of a term of one's own."""
+"""Compares the slope of the term with finite differences of its value: check this first for a term of your own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A method of one's own: FedAvg, with a loss term that keeps models from being too sure of themselves.
+"""A method of your own: FedAvg with a loss term against overconfident models.
 
 Devices with few classes learn to be sure of these, and the mean of sure models that disagree is a bad model.  The term
 is the confidence penalty of Pereyra et al., "Regularizing Neural Networks by Penalizing Confident Output
@@ -52,7 +52,7 @@ class Params:
 
 
 class Humble(Averaging[Params]):
-    """Differs from FedAvg in what a device minimises; all else is inherited."""
+    """Changes only the loss that a device minimises; the rest is inherited from FedAvg."""
 
     name = "humble"
     title = "Humble: FedAvg, with a penalty for being too sure"

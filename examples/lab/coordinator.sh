@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts the coordinator of this folder's federation; after a restart it goes on with the run.
+# Starts the coordinator of this folder's federation; after a restart it continues the run.
 set -e
 cd "$(dirname "$0")"
 run=${RUN:-runs/digits}

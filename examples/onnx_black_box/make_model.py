@@ -1,6 +1,6 @@
-"""Writes model.onnx, the classifier that an app is taken to have, and public.npz, the public samples.
+"""Writes model.onnx, the app's existing classifier, and public.npz, the public samples.
 
-The classifier was trained on the digits 0 to 4 alone, years ago, by somebody else.
+Somebody trained the classifier years ago, only on the digits 0 to 4.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ SCALED = edge_sdk.Preprocess(scale=1 / 16)
 
 
 def teacher() -> edge_sdk.App:
-    """Take part with anything that predicts: of this session of ONNX Runtime only the answers are used."""
+    """Take part with any function that predicts: here a session of ONNX Runtime."""
     session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
 
@@ -27,7 +27,7 @@ def teacher() -> edge_sdk.App:
 
 
 def learner() -> edge_sdk.App:
-    """Take part with the file itself: its last layer learns, what stands before it stays."""
+    """Take part with the file itself: its last layer learns, the layers before it are frozen."""
     digits = load_digits()
     return edge_sdk.App(
         model=edge_sdk.OnnxModel("model.onnx", preprocess=SCALED),

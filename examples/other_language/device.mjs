@@ -76,7 +76,7 @@ client.on("message", (topic, frame) => take(topic, frame));
 client.on("error", (error) => say(`broker: ${error.message}`));
 const ticking = setInterval(() => client.connected && session.tick(nowS()), TICK_MS);
 
-/** An illegal frame is told and changes nothing. */
+/** An illegal frame is reported and ignored. */
 function take(topic, frame) {
   try {
     const { tag, fields } = decodeFrame(frame);

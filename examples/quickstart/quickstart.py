@@ -26,7 +26,7 @@ FEDERATION = {
 
 
 def main() -> None:
-    """Make the data, train alone and together, and say how well each device does."""
+    """Make the data, train alone and together, and print the accuracy of each device."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("waves.npz"), help="written there (default: waves.npz)")
     data = parser.parse_args().data.resolve()
@@ -40,7 +40,7 @@ def main() -> None:
         held = ", ".join(waves.KINDS[k] for k in device.classes)
         print(f"{device.id:<10} {held:<16} {device.standalone_accuracy:>9.0%} {device.accuracy:>15.0%}")
     sent = sum(device.bytes_up for device in result.devices) / len(result.devices) / result.rounds_done
-    print(f"A device sent {sent / 1000:.1f} kB in a round: what its model answers for the public samples.")
+    print(f"A device sent {sent / 1000:.1f} kB in a round: its model's predictions for the public samples.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Made-up windows of a vibration sensor: four kinds of machines, told apart by the shape of their waves."""
+"""Simulated windows of a vibration sensor: four kinds of machines, which differ in the shape of their waves."""
 
 from __future__ import annotations
 

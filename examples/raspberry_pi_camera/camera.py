@@ -25,12 +25,12 @@ SIZE = 16
 
 
 def main() -> None:
-    """Look, predict, keep the picture, take in answers; stop with Ctrl-C, start again, and nothing is lost."""
+    """Look, predict, keep the picture, read answers.  After Ctrl-C the next start continues."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", required=True)
     parser.add_argument("--id", required=True)
     parser.add_argument("--every-s", type=float, default=2.0, help="seconds between two pictures (default: 2)")
-    parser.add_argument("--pretend", type=int, metavar="SEED", help="make pictures up, and answer by itself")
+    parser.add_argument("--pretend", type=int, metavar="SEED", help="generate pictures and answers")
     args = parser.parse_args()
     look = pi_camera() if args.pretend is None else pretended(args.pretend)
 
@@ -46,7 +46,7 @@ def main() -> None:
         policy=edge_sdk.Policy(max_temperature_c=75, unthrottled=True, nice=15),
     )
     agent.on_link(lambda line: print(f"federation: {line}", flush=True))
-    agent.on_refusal(lambda refusal: print(f"not taken in: {refusal}", flush=True))
+    agent.on_refusal(lambda refusal: print(f"refused: {refusal}", flush=True))
     agent.start()
     # ------------------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def pi_camera() -> Callable[[], tuple[np.ndarray, int | None]]:
-    """Pictures of the Pi's camera, grey and small: (SIZE, SIZE) uint8, and nobody who answers."""
+    """Pictures of the Pi's camera, grey and small: (SIZE, SIZE) uint8, without an answer."""
     try:
         from picamera2 import Picamera2
     except ImportError:
@@ -87,7 +87,7 @@ def pi_camera() -> Callable[[], tuple[np.ndarray, int | None]]:
 
 
 def pretended(seed: int) -> Callable[[], tuple[np.ndarray, int | None]]:
-    """Made-up pictures with their answers: a bright shape somewhere in a grey room, or an empty room."""
+    """Generated pictures with their answers: a bright shape somewhere in a grey room, or an empty room."""
     rng = np.random.default_rng(seed)
 
     def look() -> tuple[np.ndarray, int | None]:
@@ -102,7 +102,7 @@ def pretended(seed: int) -> Callable[[], tuple[np.ndarray, int | None]]:
 
 
 def typed_answers() -> queue.Queue[int]:
-    """The numbers of classes that are typed, as they come; anything else is left out."""
+    """Yield the class numbers that are typed; other input is ignored."""
     found: queue.Queue[int] = queue.Queue()
 
     def read() -> None:

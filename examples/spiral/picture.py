@@ -15,9 +15,9 @@ from coordinator.results.plots.drawing import DOT, INK, SOFT, picture
 from edge_sdk import TorchModel
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""The palette of Okabe and Ito, one colour an arm: colour-blind readers can tell them apart."""
+"""The palette of Okabe and Ito, one colour for each arm: colour-blind readers can distinguish them."""
 GRID = 300
-"""Points a side at which the plane is asked about."""
+"""Points on each side of the grid on which the plane is classified."""
 NAMES = {"fedavg": "FedAvg", "fednh": "FedNH"}
 
 
@@ -33,7 +33,7 @@ class Local:
 
 @dataclass(frozen=True)
 class Trained:
-    """What became of a method: the model of all, and those of two devices that went on alone."""
+    """The result of a method: the model of all, and the models of two devices that continued alone."""
 
     method: str
     model: TorchModel
@@ -46,12 +46,12 @@ def answers(model: TorchModel, x: np.ndarray) -> np.ndarray:
 
 
 def accuracy(model: TorchModel, x: np.ndarray, y: np.ndarray) -> float:
-    """The share of points that are put right."""
+    """The share of points that are classified correctly."""
     return float((answers(model, x) == y).mean())
 
 
 def draw(runs: Sequence[Trained], x: np.ndarray, y: np.ndarray, path: Path) -> None:
-    """One row a method: the plane, the features of the model of all, those of two devices that went on alone."""
+    """One row for each method: the plane, features of the model of all, and of two devices alone."""
     title = "Six arms, ten devices, two dimensions"
     subtitle = DOT.join(
         (
@@ -107,7 +107,7 @@ def plane(axes: Any, model: TorchModel, x: np.ndarray, y: np.ndarray) -> None:
 def features(axes: Any, model: TorchModel, x: np.ndarray, y: np.ndarray) -> None:
     """Features of the test points and prototypes as rays, the longest of either of length 1.
 
-    Features that are all of one length lie on a circle; they are scattered outwards, so that one sees how many.
+    Features of equal length lie on a circle; they are scattered outwards to show how many there are.
     """
     f = model.features(model.spec.preprocess(x))  # (n, 2)
     f = f / np.quantile(np.linalg.norm(f, axis=1), 0.99)

@@ -1,6 +1,6 @@
 """Six spiral arms on ten devices, none of which holds all of them: FedAvg and FedNH, drawn in two dimensions.
 
-After figures 1 and 2 of Dai et al. 2023 (FedNH): features have two dimensions, so that they can be looked at.
+After figures 1 and 2 of Dai et al. 2023 (FedNH): features have two dimensions, so that they can be drawn.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def net(classes: int, _shape: tuple[int, ...], seed: int, preprocess: Preprocess
 
 
 def trained(tables: Mapping[str, Any], method: str, epochs: int) -> Trained:
-    """Run the federation; then let the two devices whose samples differ most train on by themselves."""
+    """Run the federation; then let the two devices whose samples differ most continue alone."""
     tables = {**tables, "federation": {**tables["federation"], "method": method}}
     virtual = VirtualFleet(build_fleet(settings.parse(tables, HERE / "federation.toml")), ledger=Ledger(None))
     virtual.run()
@@ -100,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of the federation (%(default)s)")
     parser.add_argument("--points", type=int, default=POINTS, help="of each arm (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=10, help="of a device by itself, at the end (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=10, help="of a device alone, at the end (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("spiral.png"), help="the picture (%(default)s)")
     options = parser.parse_args()
     use_one_thread()

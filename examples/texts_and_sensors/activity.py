@@ -1,6 +1,6 @@
-"""A federation of phones that tell six activities apart by their motion sensors, one device for each person.
+"""A federation of phones that recognise six activities by their motion sensors, one device for each person.
 
-EDGE_DATA names a folder with unpack.py and the data set uci_har; without it, the motion of six persons is made up.
+EDGE_DATA names a folder with unpack.py and the data set uci_har; without it, the motion of six persons is simulated.
 """
 
 import os
@@ -31,7 +31,7 @@ def made_up(persons: int = 6, each: int = 90) -> dict[str, np.ndarray]:
 
 
 def run(data: dict[str, np.ndarray], rounds: int = 10) -> SimulationResult:
-    """Run the federation: every person's windows stay on the own device, whose net is one of four architectures."""
+    """Run the federation: each person's windows stay on one device, whose net is one of four architectures."""
     persons = len(np.unique(data["user_train"]))
     config = {
         "federation": {

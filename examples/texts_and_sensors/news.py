@@ -1,6 +1,6 @@
-"""A federation of eight devices with forty short texts each, which learn together to tell their topics apart.
+"""A federation of eight devices with forty short texts each, which learn together to recognise their topics.
 
-EDGE_DATA names a folder with ag_news_test.csv.xz (the test part of AG's news topics); without it, texts are made up.
+EDGE_DATA names a folder with ag_news_test.csv.xz (the test part of AG's news topics); without it, texts are generated.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""Writes model.onnx and model.pt, the net that an app is taken to have, the pictures of five boards, and public.npz.
+"""Writes model.onnx and model.pt, the app's existing net, the pictures of five boards, and public.npz.
 
     python make_parts.py [--width 1.0] [--steps 300] [--pictures 60] [--seed 0]
 
@@ -29,7 +29,7 @@ class KeptNorm(torch.nn.BatchNorm2d):
     """Learns scale and bias, and keeps its statistics, as the boards without torch do."""
 
     def train(self, _mode: bool = True) -> KeptNorm:
-        """Stay as in inference."""
+        """Stay in inference mode."""
         return super().train(mode=False)
 
 
@@ -59,7 +59,7 @@ def by_night(rng: np.random.Generator, day: np.ndarray, light: np.ndarray) -> np
 
 
 def trained(width: float, steps: int, seed: int) -> torch.nn.Module:
-    """The net, after training by day, at a rate that falls to zero: so it ends where it has settled."""
+    """The net after training by day, at a rate that falls to zero so that it converges."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)

@@ -18,7 +18,7 @@ METHODS = {"alone": "local", "FedAvg": "fedavg", "FedMD": "fedmd"}
 
 
 def run(broker: str, method: str, options: list[str]) -> dict[str, dict[str, float]]:
-    """Run one federation; return what its summary says of each board."""
+    """Run one federation; return each board's entry in its summary."""
     where = ["--broker", broker]
     chosen = ["--set", f"federation.name={method}", "--set", f"federation.method={method}", *options]
     commands = [["-m", "edge_sdk.cli", "coordinator", "federation.toml", *where, "--out", f"runs/{method}", *chosen]]

@@ -10,7 +10,7 @@ import edge_sdk
 
 
 def make() -> edge_sdk.App:
-    """One device's part: it holds some of the ten digits, which ones DIGITS says."""
+    """One device's part: it holds the digits that DIGITS names."""
     held = [int(k) for k in os.environ.get("DIGITS", "0,1,2").split(",")]
     digits = load_digits()
     x, y = digits.images[:1400], digits.target[:1400]

@@ -1,4 +1,4 @@
-"""Made-up vibration of machines with ball bearings, healthy and faulty, and the features that a classifier sees.
+"""Simulated vibration of machines with ball bearings, healthy and faulty, and the features for a classifier.
 
 No recording is behind it.  What it models: a fault on a race or a ball gives one impact each time that a ball passes
 it, at a frequency that follows from the bearing's geometry and the speed of the shaft; balls slip by about 1 %; an
@@ -93,7 +93,7 @@ def features(window: Window) -> np.ndarray:
 
 
 def stream(machine: Machine, faults: tuple[int, ...], seed: int) -> Iterator[Window]:
-    """Record for ever: the machine is healthy for a while, then has one of these faults until it is repaired."""
+    """Record endlessly: the machine is healthy for a while, then has one of these faults until it is repaired."""
     rng = np.random.default_rng([seed, 7])
     while True:
         for truth in (0, int(rng.choice(faults))):

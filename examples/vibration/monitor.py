@@ -2,7 +2,7 @@
 
     python monitor.py --number 0 --broker mqtt://127.0.0.1:1883
 
-docs/tutorial/vibration.md builds it step by step.  The lines between the two rulers are those that it takes.
+docs/tutorial/vibration.md builds it step by step.  The lines between the two rulers are all that taking part needs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REPORT_AFTER = 20
 
 
 def main() -> None:
-    """Record, predict, learn; stop with Ctrl-C or kill -9, start again, and next to nothing is lost."""
+    """Record, predict, learn.  After Ctrl-C or kill -9 the next start continues."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", required=True)
     parser.add_argument("--number", type=int, required=True, help="which machine of the plant: 0, 1, 2 ...")
@@ -47,7 +47,7 @@ def main() -> None:
     agent.start()
     # ------------------------------------------------------------------------------------------
 
-    unknown: deque[tuple[str, int]] = deque()  # id and truth of the windows that no mechanic has looked at yet
+    unknown: deque[tuple[str, int]] = deque()  # id and truth of the windows that a mechanic has not checked yet
     right: deque[bool] = deque(maxlen=100)
     end_s = time.monotonic() + args.seconds
     try:

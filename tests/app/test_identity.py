@@ -14,7 +14,7 @@ from federated_apps import CLASSES, Slow, agent_of, federation, wait_for
 import edge_sdk
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.serving.devices.device_registry import MOST_INSTANCES, Identities
-from coordinator.serving.other_coordinator import another_serves
+from coordinator.serving.restart import another_serves
 from coordinator.serving.server import Server
 from edge_sdk.cli import main
 from edge_sdk.device.store import SqliteStore

@@ -34,7 +34,7 @@ class Notes(RunObserver):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch) -> None:
-    monkeypatch.setattr("edge_sdk.device.new_samples.COUNT_EVERY_S", 0.05)
+    monkeypatch.setattr("edge_sdk.device.refused_assigns.COUNT_EVERY_S", 0.05)
 
 
 @pytest.fixture

@@ -295,7 +295,7 @@ def test_a_power_cut_leaves_the_model_before_or_the_new_one(
     ("content_", "line"),
     [
         (content(net(inputs=5)), "model 'new.onnx' takes samples of shape (1, 1, 5), found (1, 1, 8)"),
-        (content(net(classes=3)), "new.onnx: without ONNX Runtime, its last linear layer does not tell"),
+        (content(net(classes=3)), "new.onnx: without ONNX Runtime, its last linear layer does not show"),
         (b"no model", "new.onnx: "),
     ],
 )

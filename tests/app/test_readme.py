@@ -20,13 +20,14 @@ from edge_sdk.transport.memory.hub import Hub
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [README, *((ROOT / "docs" / page).read_text("utf-8") for page in ("index.md", "how-to/simulate-a-fleet.md"))]
-COMMANDS = [
-    shlex.split(line, comments=True)[1:]
+LINES = [
+    line
     for page in PAGES
     for block in re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     for line in block.splitlines()
     if line.startswith("edge-sdk ")
 ]
+COMMANDS = [list(words) for words in dict.fromkeys(tuple(shlex.split(line, comments=True)[1:]) for line in LINES)]
 RUN = ("demo", "new", "init", "methods", "doctor")
 """The sub-commands that are run here."""
 SIMULATIONS = ("simulate", "compare", "sweep", "replay", "report")

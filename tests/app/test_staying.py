@@ -89,7 +89,7 @@ def test_one_that_does_not_stay_says_that_it_is_off() -> None:
     assert not found.ended(None, asked=False)
     assert not stopping.waits
     assert news == [
-        "the run is complete; this agent is off: start() joins the next run, and Agent(stay=True) by itself"
+        "the run is complete; this agent is off: start() joins the next run, and stay=True or --stay automatically"
     ]
     assert found.status(SessionState()).next == "start() joins the next run"
 
@@ -103,6 +103,8 @@ def test_status_says_what_since_when_why_and_what_next() -> None:
         "next": "start() joins the next run",
         "round": 0,
         "news": "",
+        "accuracy": {},
+        "by_class": {},
     }
     clock.now_s += 60
     found.look(at(SessionPhase.IDLE, linked=False), "")

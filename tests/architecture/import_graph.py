@@ -3,8 +3,9 @@
 Every import counts, wherever it stands: at the top of a file, inside a function, and under TYPE_CHECKING.
 """
 
-import ast
 from collections.abc import Iterable, Mapping
+
+from imports import imports
 
 Graph = Mapping[str, frozenset[str]]
 """Module -> the modules of the same graph that it imports."""
@@ -26,13 +27,7 @@ def import_graph(files: Iterable[tuple[str, str]]) -> Graph:
 
 def _imported(source: str, modules: Iterable[str]) -> set[str]:
     known = set(modules)
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {_nearest(alias.name, known) for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {_nearest(f"{node.module}.{alias.name}", known) for alias in node.names}
-    return found - {""}
+    return {_nearest(found.name, known) for found in imports(source)} - {""}
 
 
 def _nearest(name: str, known: set[str]) -> str:

@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -69,26 +70,31 @@ class Import:
     line: int
     eager: bool
     """Runs when the file is imported."""
+    late: bool
+    """Stands in a function."""
 
 
-def imports(source: str) -> Iterator[Import]:
-    """All imports of a file, wherever they stand."""
-    yield from _walk(ast.parse(source), eager=True)
+@cache
+def imports(source: str) -> tuple[Import, ...]:
+    """All imports of a file, wherever they stand; each file is parsed once, for all tests."""
+    return tuple(_walk(ast.parse(source), eager=True, late=False))
 
 
-def _walk(node: ast.AST, *, eager: bool) -> Iterator[Import]:
+def _walk(node: ast.AST, *, eager: bool, late: bool) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            continue
         if isinstance(child, ast.Import):
-            yield from (Import(alias.name, child.lineno, eager) for alias in child.names)
+            yield from (Import(alias.name, child.lineno, eager, late) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
             base = "." * child.level + (child.module or "")
-            yield from (Import(f"{base}.{alias.name}", child.lineno, eager) for alias in child.names)
+            yield from (Import(f"{base}.{alias.name}", child.lineno, eager, late) for alias in child.names)
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            yield from _walk(ast.Module(child.body, []), eager=False)
-            yield from _walk(ast.Module(child.orelse, []), eager=eager)
+            yield from _walk(ast.Module(child.body, []), eager=False, late=late)
+            yield from _walk(ast.Module(child.orelse, []), eager=eager, late=late)
         else:
-            is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from _walk(child, eager=eager and not is_function)
+            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            yield from _walk(child, eager=eager and not function, late=late or function)
 
 
 def violations(path: str, source: str) -> list[str]:

@@ -47,7 +47,11 @@ CLIENT = {
     "edge_sdk.loading",
 }
 SERVER = {
-    f"coordinator.{room}" for room in ("config", "rounds", "record", "ledger", "serving", "trace", "broker", "deploy")
+    f"coordinator.{room}"
+    for room in (
+        *("config", "federation_table", "rounds", "record", "ledger"),
+        *("serving", "trace", "broker", "deploy"),
+    )
 }
 SIMULATION = {f"edge_sim.{room}" for room in ("byzantine", "models", "config", "data", "fleet", "engines")}
 MAY_IMPORT: Mapping[str, set[str]] = {
@@ -92,13 +96,13 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "coordinator.results": {
         *NEUTRAL,
         *("coordinator.address", "coordinator.record", "coordinator.rounds", "coordinator.serving"),
-        *("coordinator.ledger", "coordinator.pace_settings"),
+        *("coordinator.ledger", "coordinator.federation_table"),
     },
     "edge_sim.models": CLIENT,
     "edge_sim.config": {
         *CLIENT,
         "coordinator.config",
-        "coordinator.pace_settings",
+        "coordinator.federation_table",
         "edge_sim.byzantine",
         "edge_sim.models",
     },

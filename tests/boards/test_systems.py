@@ -10,7 +10,7 @@ import pytest
 from edge_sdk.boards.profiles import boards, load_board
 from edge_sdk.errors import UsageError
 from edge_sdk.tools.boards_command import load_system, render_boards, systems
-from edge_sdk.tools.doctor import packages
+from edge_sdk.tools.doctor import machine
 from edge_sdk.version import __version__
 
 
@@ -19,10 +19,10 @@ def test_the_pinned_versions_are_those_that_edge_sdk_takes(name):
     system = load_system(name)
     pins = dict(re.findall(r"([a-z-]+)==([0-9.]+)", " ".join((*system.install, system.onnx))))
     assert pins.pop("edge-sdk") == __version__
-    own = {each.name: each for each in packages.requirements()}
+    own = {each.name: each for each in machine.requirements()}
     assert {"msgpack", "paho-mqtt"} <= set(pins) <= set(own)
     for package, version in pins.items():
-        assert packages.fits(packages.parse_version(version), own[package])
+        assert machine.fits(machine.parse_version(version), own[package])
 
 
 def test_a_system_with_a_python_that_is_too_old_brings_another():

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_sdk.boards.profiles import Board, Effort, load_board, load_link
-from edge_sim.fleet.fleet_totals import FleetTotals
-from edge_sim.fleet.hardware import Hardware
+from edge_sim.fleet.hardware import FleetTotals, Hardware
 
 NOTHING = Effort()
 BOARD = dataclasses.replace(

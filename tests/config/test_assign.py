@@ -12,7 +12,7 @@ import pytest
 from edge_sdk.boards.profiles import load_board
 from edge_sdk.errors import UsageError
 from edge_sim.config import settings
-from edge_sim.config.model_rules import model_of
+from edge_sim.config.device_conditions import model_of
 from edge_sim.fleet import fleet
 
 RPI4 = load_board("rpi4")

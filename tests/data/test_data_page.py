@@ -22,7 +22,7 @@ from edge_sdk.protocol.frames.schema import Text
 from edge_sdk.protocol.toml_table import to_table
 from edge_sim.config import settings
 from edge_sim.config.settings import AugmentTable, DataTable, PartitionTable
-from edge_sim.data import partition_file
+from edge_sim.data import partition
 from edge_sim.fleet import fleet
 
 if sys.version_info >= (3, 11):
@@ -67,15 +67,13 @@ def shown(default: Any) -> str:
 
 @pytest.mark.parametrize(("title", "table"), [("`[data]`", DataTable), ("`[partition]`", PartitionTable)])
 def test_every_key_stands_there_with_its_default(title: str, table: type) -> None:
-    documented = [
-        (key.strip("`"), default) for key, default, _ in rows(section(title), "| key | default | what it says |")
-    ]
+    documented = [(key.strip("`"), default) for key, default, _ in rows(section(title), "| key | default | meaning |")]
     assert documented == [(field.name, shown(field.default)) for field in dataclasses.fields(table)]
 
 
 def test_every_key_of_augment_stands_there() -> None:
     documented = [
-        (key.strip("`"), default) for key, default, _ in rows(PAGE, "| key of `augment` | default | what it says |")
+        (key.strip("`"), default) for key, default, _ in rows(PAGE, "| key of `augment` | default | meaning |")
     ]
     assert documented == [(field.name, shown(field.default)) for field in dataclasses.fields(AugmentTable)]
 
@@ -89,7 +87,7 @@ def test_every_choice_stands_there() -> None:
     assert names(sources) == choices(DataTable, "source")
     kinds = [row[0] for row in rows(PAGE, "| `kind` | who holds what |")]
     assert names(kinds) == choices(PartitionTable, "kind")
-    (said,) = [what for key, _, what in rows(PAGE, "| key | default | what it says |") if key == "`emnist_split`"]
+    (said,) = [what for key, _, what in rows(PAGE, "| key | default | meaning |") if key == "`emnist_split`"]
     assert names([said]) == choices(DataTable, "emnist_split")
 
 
@@ -125,7 +123,7 @@ def test_the_partition_file_is_as_shown(pictures: Path, tmp_path: Path) -> None:
     assert list(written) == list(example)
     assert {key: type(value) for key, value in written.items()} == {key: type(value) for key, value in example.items()}
     assert set(written["devices"]) == set(example["devices"])
-    assert example["version"] == partition_file.VERSION
+    assert example["version"] == partition.VERSION
 
 
 def test_metrics_are_named_as_the_device_names_them() -> None:

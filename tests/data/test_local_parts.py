@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fleets
 import numpy as np
@@ -17,6 +18,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.requests import Evaluate
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sim.config import settings
+from edge_sim.data import held_samples
 from edge_sim.data.held_samples import PartSizes
 from edge_sim.fleet import fleet
 
@@ -139,3 +141,22 @@ def test_new_data_take_the_place_of_the_old_in_memory(monkeypatch: pytest.Monkey
     tracemalloc.stop()
     assert peak_bytes < 1.5 * bench.samples.nbytes
     assert bench.samples.max() == 2
+
+
+def test_a_device_draws_its_parts_once_and_few_are_kept(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs them when it wakes, when it says hello and when it falls asleep."""
+    monkeypatch.setattr(held_samples, "MOST_DRAWN", 2)
+    plain = fleets.tables(pictures, devices=3)
+    plain["data"]["split"] = [6, 2, 2]
+    held = [each.held for each in fleet.build_fleet(settings.parse(plain, Path("test.toml"))).devices]
+    counts = [each.class_counts(4) for each in held]
+    drawn, draws = held_samples.cut, []
+
+    def counted(*arguments: Any) -> Any:
+        draws.append(arguments)
+        return drawn(*arguments)
+
+    monkeypatch.setattr(held_samples, "cut", counted)
+    found = [each.data().class_counts(4) for each in (held[2], held[1], held[0], held[0], held[2])]
+    assert found == [counts[2], counts[1], counts[0], counts[0], counts[2]]
+    assert len(draws) <= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,11 @@ def test_the_sample_or_the_array_at_fault_is_named(tmp_path: Path, changes, mess
         npz.read_npz(write(tmp_path / "a.npz", **changes))
 
 
-def test_a_file_with_a_flipped_byte_is_an_error_that_names_it_or_other_data(tmp_path: Path) -> None:
+@pytest.mark.parametrize("least_mapped", [1, 2**30])
+def test_a_file_with_a_flipped_byte_is_an_error_that_names_it_or_other_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least_mapped: int
+) -> None:
+    monkeypatch.setattr(npz, "LEAST_MAPPED_BYTES", least_mapped)
     whole = write(tmp_path / "a.npz").read_bytes()
     for at in range(len(whole)):
         (tmp_path / "b.npz").write_bytes(whole[:at] + bytes([whole[at] ^ 0x15]) + whole[at + 1 :])
@@ -78,3 +83,35 @@ def test_a_file_with_a_flipped_byte_is_an_error_that_names_it_or_other_data(tmp_
             npz.read_npz(tmp_path / "b.npz")
         except UsageError as error:
             assert "b.npz: " in str(error)  # noqa: PT017  # either will do
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_large_samples_for_training_stay_in_the_file(tmp_path: Path, monkeypatch, dtype, save) -> None:
+    given = arrays(shape=(30, 30), dtype=dtype)
+    save(tmp_path / "a.npz", **given)
+    monkeypatch.setattr(npz, "LEAST_MAPPED_BYTES", 1000)
+    whole = npz.read_npz(tmp_path / "a.npz")
+    x = whole.train.x
+    np.testing.assert_array_equal(x, given["x_train"])
+    while isinstance(x.base, np.ndarray):
+        x = x.base
+    in_the_file = isinstance(x.base, mmap.mmap)
+    assert in_the_file == (save is np.savez and dtype is not np.float64)
+    assert type(whole.train.x) is np.ndarray
+    assert type(whole.train.at(np.arange(3)).x.base) is not mmap.mmap  # what a device takes is a copy
+
+
+def test_what_stays_in_the_file_needs_no_memory_and_the_test_set_does(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(npz, "LEAST_MAPPED_BYTES", 10_000)
+    monkeypatch.setattr(npz, "machine_bytes", lambda: 2**20)
+    np.savez(tmp_path / "a.npz", **arrays(n=400, shape=(64, 64)))  # 1.6 MiB to train on
+    assert len(npz.read_npz(tmp_path / "a.npz").train) == 400
+    np.savez_compressed(tmp_path / "b.npz", **arrays(n=400, shape=(64, 64)))
+    with pytest.raises(UsageError, match=r"^data\.path: .*its arrays take 2 MiB.*uncompressed \(numpy\.savez\)"):
+        npz.read_npz(tmp_path / "b.npz")
+    np.savez(tmp_path / "c.npz", **arrays(m=90, shape=(64, 64)))
+    with pytest.raises(
+        UsageError, match=r"the test set as models take it 1 MiB, and this machine has 1 MiB: write fewer"
+    ):
+        npz.read_npz(tmp_path / "c.npz")

@@ -75,7 +75,11 @@ def test_series_step_by_step(tmp_path: Path) -> None:
             {},
             "own.csv: row 2, column label: '0.5': labels are whole numbers from 0 or names",
         ),
-        ("label,a\n0,red\n", {}, "own.csv: row 2, column a: 'red' is no finite number: write numbers, with a decimal"),
+        (
+            "label,a\n0,red\n",
+            {},
+            "own.csv: row 2, column a: 'red' is not a finite number: write numbers, with a decimal",
+        ),
         ("label,a\n0,50\n1,2\n", TOKENS, "own.csv: row 2, column a: the id 50: a vocabulary of 50 has the ids 0..49"),
         ("label,a\n0,1.5\n1,2\n", TOKENS, "own.csv: row 2, column a: the id 1.5: a vocabulary of 50"),
         ("label,t\n0,a\n1,...\n", TOKENS | {"text_column": "t"}, "own.csv: row 3, column t: the text has no word"),

@@ -106,6 +106,7 @@ def test_an_app_is_told_of_flat_samples_and_of_crops_that_are_too_large() -> Non
         Augment(crop_pixels=-1)
 
 
+@pytest.mark.traced
 @pytest.mark.torch
 @pytest.mark.parametrize("method", ["local", "moon"])
 def test_every_engine_sees_the_same_pictures(pictures: Path, method: str) -> None:

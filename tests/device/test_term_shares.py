@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from edge_sdk.device.training.term_shares import term_names, term_shares  # noqa: E402
+from edge_sdk.device.training.evaluation import term_names, term_shares  # noqa: E402
 from edge_sdk.models.base import Batches  # noqa: E402
 from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
 from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402

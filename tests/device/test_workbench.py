@@ -117,6 +117,7 @@ def test_what_a_net_costs_is_counted_layer_by_layer() -> None:
     )
 
 
+@pytest.mark.traced
 @pytest.mark.torch
 def test_class_means_come_from_inference_mode_and_leave_the_model_as_it_is() -> None:
     torch = pytest.importorskip("torch")

@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 from edge_sdk import Policy
-from edge_sdk.policy.conditions import CONDITIONS
-from edge_sdk.policy.policy import load_policy
+from edge_sdk.policy.policy import CONDITIONS, load_policy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "be-a-good-guest.md").read_text(encoding="utf-8")
 

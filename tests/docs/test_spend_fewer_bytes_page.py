@@ -13,7 +13,7 @@ import pytest
 from coordinator.config import to_toml
 from edge_sdk import cli
 from edge_sim.config import settings
-from edge_sim.projects.method_catalogue import describe_methods
+from edge_sim.projects.methods_command import describe_methods
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -22,7 +22,8 @@ from edge_sdk.errors import Damaged, StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.samples.store import SampleStore
 from edge_sdk.serving.versions import Versions
-from edge_sim.clock.checkpoint import STORES, Checkpoints, save_stores
+from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.clock.store_parts import StoreParts
 
 FLIPS, CUTS = 16, 4
 """So many bits are flipped in each file, and so often its end is cut off; with --all a hundred times as often."""
@@ -117,8 +118,8 @@ def fill_checkpoint(path: Path) -> None:
     stores |= dict.fromkeys("bc", stores["a"])
     ledger = Ledger(None, path.parent / "ledger.old")
 
-    def copy_stores(folder: Path) -> None:
-        save_stores(folder / f"0{STORES}", stores.items())
+    def copy_stores(folder: Path, last: Path) -> None:
+        StoreParts(0, {}).save(folder, last, stores)
 
     Checkpoints(path.parent).save(ledger, copy_stores, STATE)
     ledger.close()
@@ -146,7 +147,7 @@ KINDS = [
     Kind("served/3.model", fill_served, read_served),
     Kind("checkpoint/world.json", fill_checkpoint, read_checkpoint),
     Kind("checkpoint/ledger.db", fill_checkpoint, read_checkpoint),
-    Kind("checkpoint/0.stores", fill_checkpoint, read_checkpoint),
+    Kind("checkpoint/0-1.stores", fill_checkpoint, read_checkpoint),
 ]
 
 

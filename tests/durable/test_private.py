@@ -87,7 +87,7 @@ def test_the_ledger_its_copies_and_checkpoints_are_private(tmp_path):
     check(tmp_path / "checkpoint", at_least=3)
     ledger.close()
     memory = Ledger(None)
-    Checkpoints(tmp_path / "run" / "checkpoint").save(memory, lambda _: None, {"now_s": 0.0})
+    Checkpoints(tmp_path / "run" / "checkpoint").save(memory, lambda *_: None, {"now_s": 0.0})
     check(tmp_path / "run" / "checkpoint", at_least=3)
 
 

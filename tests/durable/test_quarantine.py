@@ -14,8 +14,7 @@ from test_damage import ROOM, fill_ledger, fill_samples, fill_store
 
 from coordinator.deploy import LEDGER, lost_rounds, open_ledger
 from coordinator.ledger import Ledger, Row
-from edge_sdk.at_rest.files import replace_durably
-from edge_sdk.at_rest.quarantine import set_aside
+from edge_sdk.at_rest.files import replace_durably, set_aside
 from edge_sdk.device.store import SqliteStore
 from edge_sdk.errors import Damaged, StoreError, UsageError
 from edge_sdk.protocol.exchange_id import ExchangeId

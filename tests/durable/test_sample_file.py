@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import StoreError
-from edge_sdk.samples.form import sample_id
+from edge_sdk.samples.rows import sample_id
 from edge_sdk.samples.store import SampleStore
 
 ROOM = {"classes": 4, "max_samples": 24, "max_unlabelled": 6, "unsaved": 5, "save_every_s": 1e9}

@@ -25,9 +25,8 @@ pytestmark = pytest.mark.torch
 
 from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # torch is there
 from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
-from edge_sim.engines.stack.torch_dense_stack import DenseStacking  # noqa: E402
+from edge_sim.engines.stack.torch_stack import DenseStacking, VmapStacking  # noqa: E402  # torch is there
 from edge_sim.engines.stack.torch_stacked_terms import STACKED_FORMS  # noqa: E402
-from edge_sim.engines.stack.torch_vmap_stacking import VmapStacking  # noqa: E402  # torch is there
 from edge_sim.engines.torch_threads import use_exact_arithmetic, use_one_thread  # noqa: E402  # torch is there
 
 use_one_thread()  # as every simulation does
@@ -192,6 +191,7 @@ def test_rows_that_all_devices_were_sent(
             np.testing.assert_allclose(other, one, atol=1e-5)
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize(
     "request_of",
     [
@@ -258,6 +258,7 @@ def trained_by(
     return [model.weights() for model in models]
 
 
+@pytest.mark.traced
 def test_weights_in_one_memory_of_which_some_lie_turned_are_trained_as_alone(pictures: Path) -> None:
     def turn(models: Sequence[TorchModel]) -> None:
         memory = torch.zeros(len(models), models[0].spec.parameters)
@@ -272,6 +273,7 @@ def test_weights_in_one_memory_of_which_some_lie_turned_are_trained_as_alone(pic
     np.testing.assert_allclose(stacked, alone, atol=1e-5)
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize("stacking", [DenseStacking, VmapStacking])
 def test_nets_with_hooks_train_as_alone(pictures: Path, stacking: type[DenseStacking | VmapStacking]) -> None:
     def hook(models: Sequence[TorchModel]) -> None:

@@ -83,6 +83,7 @@ def test_stacked_devices_differ_by_rounding(pictures: Path, method: str, train: 
     assert stacked.server.record.bytes_up == alone.server.record.bytes_up
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize("large", [True, False])
 def test_stacks_of_large_nets_are_on_threads_and_have_the_bits_of_one_thread(
     pictures: Path, large: bool, monkeypatch: pytest.MonkeyPatch
@@ -208,6 +209,7 @@ def test_an_unknown_engine_is_refused(pictures: Path) -> None:
         with_run(pictures, engine="quantum")
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize("run", [{"stack": True, "stacked": ["mlp"]}, {}, {"processes": 2}])
 def test_models_on_disk_train_as_those_in_memory(pictures: Path, run: dict[str, Any]) -> None:
     plain = tables(pictures, "fedproto", "cycle:mlp,cnn,odd_nets:moving", optimiser="adam")

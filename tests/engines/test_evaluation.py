@@ -36,6 +36,7 @@ def asked(pictures: Path, model: MeasuredModel, *, equal: bool) -> tuple[list[De
     ], passes
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize("engine", [ExactEngine, CohortEngine, lambda: CohortEngine(threads=2)])
 @pytest.mark.parametrize("equal", [True, False])
 def test_global_models_have_the_figures_and_costs_of_one_after_the_other(

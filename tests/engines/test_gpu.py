@@ -31,8 +31,7 @@ from edge_sdk.device.training.workbench import Workbench  # noqa: E402
 from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402
 from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
 from edge_sim.engines.stack.torch_parameter_rows import ParameterRows  # noqa: E402
-from edge_sim.engines.stack.torch_stack import Stack  # noqa: E402
-from edge_sim.engines.stack.torch_vmap_stacking import VmapStacking  # noqa: E402
+from edge_sim.engines.stack.torch_stack import Stack, VmapStacking  # noqa: E402  # torch is there
 from edge_sim.engines.torch_threads import use_exact_arithmetic, use_one_thread  # noqa: E402  # torch is there
 
 use_one_thread()  # as every simulation does
@@ -173,7 +172,7 @@ def test_a_stack_is_cut_where_there_are_too_many_samples(monkeypatch: pytest.Mon
     stack = VmapStacking().stack([bench.model for bench in benches if isinstance(bench.model, TorchModel)], train=False)
     x = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 5, 1, 4, 4)).astype(np.float32))
     whole = stack.forward(x, 3).logits
-    monkeypatch.setattr("edge_sim.engines.stack.torch_vmap_stacking.SAMPLES", 10)
+    monkeypatch.setattr("edge_sim.engines.stack.torch_stack.SAMPLES", 10)
     torch.testing.assert_close(stack.forward(x, 3).logits, whole)
 
 

@@ -25,7 +25,7 @@ from edge_sim.engines.stack.torch_parameter_rows import (  # noqa: E402
     row_bytes,
 )
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.traced]
 
 
 SIZE_BYTES = 2**16

@@ -44,7 +44,7 @@ def read_until(process: subprocess.Popen[str], words: str) -> list[str]:
     return lines
 
 
-def ended_well(process: subprocess.Popen[str], timeout_s: float = 60.0) -> str:
+def ended_well(process: subprocess.Popen[str], timeout_s: float = 200.0) -> str:
     """Wait for its end, and return what it printed."""
     text, _ = process.communicate(timeout=timeout_s)
     assert process.returncode == 0, text

@@ -14,15 +14,25 @@ from example_processes import ONE_THREAD
 from undrawn import undrawn
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_your_model"
-METHODS = ("local", "fedavg", "fedmd")
+WITHOUT_FEDMD = ("-c", "import run_all; del run_all.METHODS['FedMD']; run_all.main()")
+"""test_onnx_fleets teaches nets of three runtimes by FedMD."""
 
 
 @pytest.mark.costly
 @pytest.mark.torch
 @pytest.mark.broker
 @pytest.mark.processes
-@pytest.mark.timeout(600)
-def test_five_boards_learn_and_the_files_are_served(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("script", "methods"),
+    [
+        (WITHOUT_FEDMD, ("local", "fedavg")),
+        pytest.param(("run_all.py",), ("local", "fedavg", "fedmd"), marks=pytest.mark.long),
+    ],
+)
+def test_five_boards_learn_and_the_files_are_served(
+    script: tuple[str, ...], methods: tuple[str, ...], tmp_path: Path
+) -> None:
     for package in ("onnxruntime", "torchvision", "onnx"):
         if not find_spec(package):
             pytest.skip(f"no {package}")
@@ -37,12 +47,12 @@ def test_five_boards_learn_and_the_files_are_served(tmp_path: Path) -> None:
     subprocess.run(small, cwd=folder, env=environment, check=True)
     fewer = ["--set", "federation.rounds=4", "--set", "train.local_steps=16", "--set", "train.evaluate_every=2"]
     ran = subprocess.run(
-        [sys.executable, "run_all.py", *fewer], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *script, *fewer], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
-    assert ran.stdout.count("in a plain session") == 5 * len(METHODS)
+    assert ran.stdout.count("in a plain session") == 5 * len(methods)
     means = {}
-    for method in METHODS:
+    for method in methods:
         summary = json.loads((folder / "runs" / method / "summary.json").read_text(encoding="utf-8"))
         assert summary["rounds_done"] == 4
         assert {each["runtime"] for each in summary["per_device"]} == {"torch", "onnx", "numpy"}

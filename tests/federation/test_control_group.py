@@ -99,7 +99,7 @@ def test_report_page_progress_and_writers_say_it(pictures: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "federation", "words"),
     [
-        ("fedmd", {"control": 0.01}, r"federation.control: 0.01 of 8 devices is no device; give at least 0.12"),
+        ("fedmd", {"control": 0.01}, r"federation.control: 0.01 of 8 devices is less than one; give at least 0.12"),
         ("fedmd", {"control": 1.0}, r"federation.control: 1 of 8 devices leaves 0 to learn from each other"),
         ("fedmd", {"control": 1.5}, r"federation.control: .*1.5"),
         ("local", {}, r"federation.control: under local all devices train alone, so there is nothing to compare"),

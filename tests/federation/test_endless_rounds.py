@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.pace_settings import LEAST_ROUND_BYTES
+from coordinator.federation_table import LEAST_ROUND_BYTES
 from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
@@ -217,6 +217,15 @@ def test_a_budget_that_is_spent_before_the_first_round_of_a_day_is_said() -> Non
     (line,) = [line for line in watch.notes if "before the first round" in line]
     assert line.startswith("federation.bytes_per_day was spent before the first round of the day, by ")
     assert line.endswith(" bytes outside of rounds: raise it")
+
+
+@pytest.mark.parametrize(("known", "lines"), [({"done": 0}, 1), ({}, 0)])
+def test_a_day_that_began_under_an_older_version_is_not_said_to_have_no_round(known: dict, lines: int) -> None:
+    pace, record = RoundPace(bytes_per_day=100), RunRecord()
+    record.pace, record.bytes_up["cam-0"] = {"day": "1970-01-01", "bytes": 0, "joules": 0.0, **known}, 200
+    policy = RoundPolicy(expected=3, quorum=2, rounds=FOREVER, exchanges=1, paced=True, forever=True)
+    pacing = RoundPacing(Timetable(pace=pace, wall=lambda: 0.0), policy, record, lambda: 0.0)
+    assert len([*pacing.news()]) == lines
 
 
 def test_hours_that_the_clocks_have_moved_are_said_once() -> None:

@@ -13,7 +13,7 @@ import fleets
 import pytest
 
 from edge_sdk.durable import transaction
-from edge_sim.clock.interrupts import held_back
+from edge_sim.clock.checkpoint import held_back
 from edge_sim.runs.runner import run
 
 

@@ -15,7 +15,7 @@ from coordinator.rounds import RoundPhase
 from edge_sdk.device.refused_assigns import AssignStamps
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.errors import RunFailed, UsageError
-from edge_sdk.policy.conditions import Objection
+from edge_sdk.policy.policy import Objection
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Stamp

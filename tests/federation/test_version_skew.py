@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,6 +101,21 @@ def test_more_than_one_minor_version_apart_is_said(pictures: Path, version: str,
     run.finished()
     assert run.result.completed
     assert sum(OLD in line and version in line for line in notes.lines) == 1
+
+
+def test_it_is_said_of_a_device_that_comes_back_upgraded(pictures: Path, ours: Callable[[str], None]) -> None:
+    whole = fleets.Run(fleets.built(pictures, "fedmd", 3)).finished()
+    ours("0.5.0")
+    notes, hellos = Notes(), itertools.count()
+    run = fleets.Run(fleets.built(pictures, "fedmd", 3), observer=notes)
+
+    def upgraded(message: Message) -> Message:
+        return hello_of("0.7.0" if next(hellos) else "0.5.0")(message) if isinstance(message, Hello) else message
+
+    with_old_device(run, upgraded)
+    run.power_cut(OLD, at_s=0.5 * whole.clock.now_s, for_s=0.1)
+    run.finished()
+    assert sum(f"{OLD} has edge-sdk 0.7.0" in line for line in notes.lines) == 1
 
 
 @pytest.mark.parametrize(("version", "remedy"), [("1.0.0", "coordinator"), ("0.9.0", "device")])

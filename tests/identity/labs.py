@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
 import fleets
@@ -19,6 +20,7 @@ import pytest
 
 from coordinator.lab import owner
 from coordinator.lab.desk import EnrolmentDesk
+from edge_sdk.cli import main
 from edge_sdk.identity import key_files
 from edge_sdk.identity.claims import (
     CLAIMS_ROOT,
@@ -27,14 +29,13 @@ from edge_sdk.identity.claims import (
     read_claim,
     unpack_enrolment_answer,
 )
-from edge_sdk.identity.crypto_certificates import new_request, new_tls_key
-from edge_sdk.identity.crypto_keys import new_exchange_key, new_signing_key
+from edge_sdk.identity.crypto_keys import new_exchange_key, new_request, new_signing_key, new_tls_key
 from edge_sdk.identity.folder import ABOUT, AUTHORITY, CERTIFICATE, SEALING, SIGNING, TLS_KEY, IdentityCard
-from edge_sdk.protocol.foreign_json import undigested_json
+from edge_sdk.protocol.entry_guard import undigested_json
 from edge_sdk.transport.memory.hub import Faults
 from edge_sdk.transport.mqtt.tls import TlsFiles
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def free_port() -> int:
@@ -97,17 +98,16 @@ def files_of(folder: Path) -> TlsFiles:
 
 
 def edge_sdk(folder: Path, *arguments: str, code: int = 0) -> str:
-    """Run a command in a folder; what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "edge_sdk.cli", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    """Run a command in a folder, within this process; what it printed."""
+    said, before = io.StringIO(), Path.cwd()
+    os.chdir(folder)
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            ended = main(arguments)
+    finally:
+        os.chdir(before)
+    assert ended == code, said.getvalue()
+    return said.getvalue()
 
 
 @contextmanager

@@ -25,8 +25,7 @@ from edge_sdk.identity.claims import (
     read_claim,
     unpack_enrolment_answer,
 )
-from edge_sdk.identity.crypto_certificates import new_request, new_tls_key
-from edge_sdk.identity.crypto_keys import new_signing_key
+from edge_sdk.identity.crypto_keys import new_request, new_signing_key, new_tls_key
 from edge_sdk.identity.registry import REGISTRY, read_registry
 
 

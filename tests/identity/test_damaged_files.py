@@ -22,11 +22,11 @@ from edge_sdk.device.link.security import SeenStarts
 from edge_sdk.errors import UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.claims import read_claim
-from edge_sdk.identity.crypto_certificates import fault_of
+from edge_sdk.identity.crypto_keys import fault_of
 from edge_sdk.identity.folder import ABOUT, AUTHORITY, CERTIFICATE, SEALING, SIGNING, STARTS, TLS_KEY, open_identity
 from edge_sdk.identity.registry import REGISTRY, read_registry, write_registry
 from edge_sdk.identity.signatures import Role
-from edge_sdk.protocol.foreign_json import DIGEST, digested_json, undigested_json
+from edge_sdk.protocol.entry_guard import DIGEST, digested_json, undigested_json
 from edge_sdk.transport.mqtt.tls import tls_context
 from edge_sdk.transport.mqtt.url import parse_broker_url
 

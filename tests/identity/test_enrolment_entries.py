@@ -22,9 +22,8 @@ from edge_sdk.identity.claims import (
     read_claim,
     unpack_enrolment_answer,
 )
-from edge_sdk.identity.crypto_certificates import new_request, new_tls_key
-from edge_sdk.identity.crypto_keys import new_signing_key
-from edge_sdk.protocol import foreign_json
+from edge_sdk.identity.crypto_keys import new_request, new_signing_key, new_tls_key
+from edge_sdk.protocol import entry_guard
 from edge_sdk.tools import enroll
 from edge_sdk.transport.base import Connected, Incoming, TransportEvent
 
@@ -159,5 +158,5 @@ def test_a_claim_file_of_a_stranger_is_one_line(tmp_path: Path, name: str) -> No
 @pytest.mark.parametrize("name", sorted(strangers.kept("text").keys() - LEGAL))
 def test_json_of_a_stranger_is_read_or_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r".") as refused:
-        foreign_json.foreign_json(strangers.kept("text")[name])
+        entry_guard.foreign_json(strangers.kept("text")[name])
     assert not isinstance(refused.value, RemoteProtocolError)

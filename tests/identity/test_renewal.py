@@ -21,8 +21,7 @@ from edge_sdk.identity import key_files
 from edge_sdk.identity.crypto_keys import new_signing_key
 from edge_sdk.identity.folder import ABOUT, CERTIFICATE, SIGNING, TLS_KEY, Identity, open_identity
 from edge_sdk.identity.registry import read_registry
-from edge_sdk.identity.signatures import FrameSigner, Role
-from edge_sdk.identity.succession import with_successor
+from edge_sdk.identity.signatures import FrameSigner, Role, with_successor
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import CONTROL_LIMITS
 from edge_sdk.protocol.messages import CoordinatorStatus
@@ -138,7 +137,7 @@ def test_a_running_coordinator_keeps_its_key(tmp_path: Path) -> None:
     lab = labs.made(tmp_path)
     with LabSecurity(lab).serving_alone("f", one_connection=True):
         assert "its coordinator is running; stop it" in labs.edge_sdk(tmp_path, "lab", "rotate", "lab", code=2)
-    assert "devices follow by themselves" in labs.edge_sdk(tmp_path, "lab", "rotate", "lab")
+    assert "devices follow automatically" in labs.edge_sdk(tmp_path, "lab", "rotate", "lab")
 
 
 def test_a_host_that_is_none_changes_nothing(tmp_path: Path) -> None:

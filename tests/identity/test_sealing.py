@@ -18,8 +18,14 @@ from edge_sdk.identity.claims import (
     read_claim,
     unpack_enrolment_answer,
 )
-from edge_sdk.identity.crypto_certificates import new_request, new_tls_key
-from edge_sdk.identity.crypto_keys import X25519Key, is_genuine, new_exchange_key, new_signing_key
+from edge_sdk.identity.crypto_keys import (
+    X25519Key,
+    is_genuine,
+    new_exchange_key,
+    new_request,
+    new_signing_key,
+    new_tls_key,
+)
 from edge_sdk.identity.folder import SEALING, open_identity
 from edge_sdk.identity.sealing import TAG_BYTES, Sealing, padded_bytes
 from edge_sdk.identity.signatures import FrameSigner, Key, Role, key_id, verifier

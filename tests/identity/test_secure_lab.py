@@ -118,7 +118,7 @@ def test_a_second_desk_of_a_lab_is_refused(tmp_path: Path) -> None:
     labs.made(tmp_path, labs.free_port())
     with labs.serving(tmp_path, "lab", "serve", "lab"):
         command = [sys.executable, "-m", "edge_sdk.cli", "lab", "serve", "lab", "--no-broker"]
-        second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=10, check=False)
+        second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert second.returncode == 2
     assert second.stderr == "edge-sdk: lab: another process runs this lab's desk\n"
 

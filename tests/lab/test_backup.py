@@ -79,7 +79,7 @@ def test_damage_is_one_line(tmp_path: Path, run: Path, capsys: pytest.CaptureFix
     assert not (tmp_path / "again").exists()
     file.write_bytes(b"no tar")
     assert main(["lab", "restore", str(file), str(tmp_path / "again")]) == 2
-    assert "is no backup" in capsys.readouterr().err
+    assert "is not from edge-sdk lab backup" in capsys.readouterr().err
 
 
 def test_nothing_is_overwritten(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,8 +29,7 @@ from edge_sdk.errors import RunFailed, TransportError, UsageError
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.fleet.fleet import build_device, build_fleet
-from edge_sim.lab.board import BoardOptions, LabBoard, open_link
-from edge_sim.lab.command import read_list
+from edge_sim.lab.board import BoardOptions, LabBoard, open_link, read_list
 from edge_sim.lab.desk import LabDesk
 from edge_sim.lab.wire_settings import packed_settings, unpacked_settings
 from edge_sim.runs.runner import run

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, softmax
 
 from edge_sdk.methods.fedkf import Params
-from edge_sdk.methods.parts.fedkf_generator import Plan, drawn_noise, first_weights, noise_draws
+from edge_sdk.methods.parts.fedkf_term import Plan, drawn_noise, first_weights, noise_draws
 from edge_sdk.methods.parts.torch_fedkf import Generator
 from edge_sim.clock.virtual_device import VirtualDevice
 

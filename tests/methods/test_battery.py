@@ -34,7 +34,7 @@ from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, FederationSpec, Hello, Message, Receipt, Upload, Welcome
 from edge_sim.config import settings
-from edge_sim.projects import method_catalogue
+from edge_sim.projects import methods_command
 
 SMALL = {
     "steps": 2,
@@ -386,11 +386,11 @@ def test_bytes_are_those_of_the_formula(pictures: Path, name: str) -> None:
     rows = run.server.method.exchanges
     scale = int(name == "fednh")  # of its cosine head: one more weight
     weights = {"softmax": S.p, "mlp": S.mlp + scale, "resnet": S.resnet}[MODEL.get(name, "softmax")]
-    sizes = method_catalogue.Sizes(S.k, S.d, weights)
+    sizes = methods_command.Sizes(S.k, S.d, weights)
     listed = {
         way: S.r
-        * method_catalogue.in_bytes(
-            method_catalogue.scalars(s for row in rows for s in getattr(row, way).values()), sizes
+        * methods_command.in_bytes(
+            methods_command.scalars(s for row in rows for s in getattr(row, way).values()), sizes
         )
         for way in ("up", "down")
     }

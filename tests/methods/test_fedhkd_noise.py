@@ -26,7 +26,7 @@ from edge_sdk.methods.fedhkd import FedHKD, Params, State, passes
 from edge_sdk.methods.parts.fedhkd_noise import gaussian, on_simplex
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import BoundedDistance, PrototypeDistance, Seen, bounded, softmax
-from edge_sdk.privacy.accountant import delta, epsilon
+from edge_sdk.privacy.noise import delta, epsilon
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
 from edge_sdk.reductions import Contribution

@@ -13,9 +13,8 @@ from method_specs import spec_of
 
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.methods.contract.base import CAPABILITIES, Method
-from edge_sdk.methods.contract.params import Range
-from edge_sdk.methods.contract.registry import load_method, method_names
-from edge_sdk.methods.contract.vocabulary import check_registered
+from edge_sdk.methods.contract.description import Range
+from edge_sdk.methods.contract.registry import check_registered, load_method, method_names
 from edge_sdk.methods.fedal import FedAL
 from edge_sdk.methods.fedal import Params as FedALParams
 from edge_sdk.methods.fedmd import FedMD

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.methods.contract.registry import load_method, method_names
-from edge_sim.projects.method_catalogue import catalogue_text, describe_methods
+from edge_sim.projects.methods_command import catalogue_text, describe_methods
 
 PAGES = {path.stem: path.read_text() for path in (Path(__file__).parents[2] / "docs/reference/methods").glob("*.md")}
 

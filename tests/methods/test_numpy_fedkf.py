@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import ModelError, StoreError, Unsupported
-from edge_sdk.methods.parts.fedkf_generator import Plan, first_weights, looks_of
-from edge_sdk.methods.parts.fedkf_term import DataFree
+from edge_sdk.methods.parts.fedkf_term import DataFree, Plan, first_weights, looks_of
 from edge_sdk.methods.parts.numpy_fedkf import GraphGenerator
 from edge_sdk.models.base import Batches, pack_arrays, preparing, unpack_arrays
 from edge_sdk.models.numpy_model import NumpyModel

@@ -16,9 +16,8 @@ from edge_sdk.cli import main
 from edge_sdk.device.membership import join
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.methods import Exchange, Method, Slot
-from edge_sdk.methods.contract.registry import METHODS, load_method
+from edge_sdk.methods.contract.registry import METHODS, check_registered, load_method
 from edge_sdk.methods.contract.requests import REQUESTS, Request, serves
-from edge_sdk.methods.contract.vocabulary import check_registered
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import TERMS, CrossEntropy
 from edge_sdk.protocol import registry

@@ -11,10 +11,9 @@ from drawn_graphs import LEAST_MARGIN, Drawn
 
 from edge_sdk.models.onnx_file.graph import Graph, port
 from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
-from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine
-from edge_sdk.models.onnx_training.directional import DIRECTION, directional_graph
+from edge_sdk.models.onnx_runtime.onnx_session import OnnxEngine
 from edge_sdk.models.onnx_training.engine import GraphEngine, to_its_end
-from edge_sdk.models.onnx_training.gradient import TrainingGraph, moving, training_graph
+from edge_sdk.models.onnx_training.gradient import DIRECTION, TrainingGraph, directional_graph, moving, training_graph
 from edge_sdk.models.onnx_training.numpy_body import NumpyEngine
 from edge_sdk.models.onnx_training.rewrites import trainable
 

@@ -13,7 +13,7 @@ import pytest
 from edge_sdk.boards.profiles import load_board
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import ModelSpec
-from edge_sim.config import model_rules, settings
+from edge_sim.config import device_conditions, settings
 from edge_sim.models import families
 
 if sys.version_info >= (3, 11):
@@ -84,17 +84,17 @@ def test_sizes_are_those_of_the_models(name: str) -> None:
 
 
 def test_which_need_another_extra_is_said() -> None:
-    (said,) = re.findall(r"others `torch`, and (.*?) the extra `vision`", PAGE, re.DOTALL)
+    (said,) = re.findall(r"others `torch`; (.*?) also the extra `vision`", PAGE, re.DOTALL)
     assert set(re.findall(r"`([a-z0-9-]+)`", said)) == {n for n, f in families.FAMILIES.items() if f.extra == "vision"}
 
 
 def test_every_rule_stands_there() -> None:
     named = re.findall(r'^\| `"([a-z]+):(?:LIST|NAME)"` \|', PAGE, re.MULTILINE)
-    assert sorted(named) == sorted(model_rules.RULES)
+    assert sorted(named) == sorted(device_conditions.RULES)
     groups = dict(re.findall(r"^\| `group:([a-z0-9-]+)` \| `(.+)` \|$", PAGE, re.MULTILINE))
     assert groups == families.GROUPS
-    assert f"the same with `{model_rules.FOR_BOARDS}`" in PAGE
-    assert f"below {model_rules.FAST_FLOPS_PER_S:.0e} ".replace("e+0", "e") in PAGE
+    assert f"the same with `{device_conditions.FOR_BOARDS}`" in PAGE
+    assert f"below {device_conditions.FAST_FLOPS_PER_S:.0e} ".replace("e+0", "e") in PAGE
 
 
 def test_examples_are_read() -> None:
@@ -104,4 +104,4 @@ def test_examples_are_read() -> None:
         tables = {"federation": {"name": "a", "rounds": 1, "devices": 4}, **tomllib.loads(text)}
         parsed = settings.parse(tables, Path("f.toml"))
         for number, row in enumerate(parsed.rows):
-            assert model_rules.model_of(row.model, load_board(row.board), number, 0) in families.FAMILIES
+            assert device_conditions.model_of(row.model, load_board(row.board), number, 0) in families.FAMILIES

@@ -74,7 +74,7 @@ def test_an_operator_that_numpy_lacks_is_one_line() -> None:
     graph = replace(samples_graph("x", (3,)), nodes=(node("Sinh", ["x"], "y"),), outputs={"y": port("y")})
     with pytest.raises(ModelError, match=r"numpy does not compute Sinh here: install onnxruntime$"):
         NumpyModel.from_onnx(graph.content(), 2, features="y")
-    with pytest.raises(ModelError, match="without ONNX Runtime, its last linear layer does not tell"):
+    with pytest.raises(ModelError, match="without ONNX Runtime, its last linear layer does not show"):
         NumpyModel.from_onnx(graph.content(), 2)
 
 

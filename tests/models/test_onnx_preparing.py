@@ -19,9 +19,8 @@ from edge_sdk.models.base import ahead, preparing
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.models.onnx_file.graph import port, read_graph
 from edge_sdk.models.onnx_runtime import onnx_session as session_module
-from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine
 from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
-from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession
+from edge_sdk.models.onnx_runtime.onnx_session import OnnxEngine, OnnxSession
 from edge_sdk.models.onnx_training import body as body_module
 from edge_sdk.models.onnx_training.body import GraphBody
 from edge_sdk.objectives import CrossEntropy, Optim, Proximal

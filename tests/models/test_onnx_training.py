@@ -24,8 +24,8 @@ pytestmark = pytest.mark.torch
 
 from torch import Tensor, nn  # noqa: E402  # likewise
 
-from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine  # noqa: E402  # likewise
 from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel  # noqa: E402  # likewise
+from edge_sdk.models.onnx_runtime.onnx_session import OnnxEngine  # noqa: E402  # likewise
 from edge_sdk.models.onnx_training import body as body_module  # noqa: E402  # likewise
 from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
 

@@ -27,8 +27,7 @@ from torch import Tensor, nn  # noqa: E402  # only where torch is installed
 
 from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
 from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402  # likewise
-from edge_sim.engines.stack.torch_dense_stack import DenseStacking  # noqa: E402  # likewise
-from edge_sim.engines.stack.torch_vmap_stacking import VmapStacking  # noqa: E402  # likewise
+from edge_sim.engines.stack.torch_stack import DenseStacking, VmapStacking  # noqa: E402  # torch is there
 
 SLOW = Optim(kind="sgd", learning_rate=0.1)
 
@@ -140,6 +139,7 @@ class TestProbabilities:
         np.testing.assert_allclose(softmax(model.serving_copy().logits(samples()[0])), expected, atol=1e-6)
 
 
+@pytest.mark.traced
 def test_of_a_softmax_the_gradient_is_that_of_the_net_without_it() -> None:
     declared = wrap(nn.Sequential(*plain(), nn.Softmax(dim=1)), outputs="probabilities")
     np.testing.assert_allclose(trained(declared), trained(wrap(plain())), atol=1e-6)
@@ -186,6 +186,7 @@ def with_a_compiled_layer() -> nn.Module:
     return net
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize(
     "make",
     [
@@ -208,6 +209,7 @@ def test_a_wrapped_net_is_the_plain_one(make: Callable[[], nn.Module]) -> None:
     assert not model.untraced
 
 
+@pytest.mark.traced
 class TestLazyLayers:
     @staticmethod
     def make() -> nn.Module:
@@ -234,6 +236,7 @@ WITH_SEVERAL = {
 }
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize(("last", "said"), WITH_SEVERAL.values(), ids=WITH_SEVERAL)
 @pytest.mark.parametrize("shaped", [True, False])
 def test_of_several_outputs_the_logits_are_taken(last: Callable[[Tensor], Any], said: str, *, shaped: bool) -> None:
@@ -327,6 +330,7 @@ def weights_of(pictures: Path, family: str, engine: Any) -> list[np.ndarray]:
     return [device.participant.context.bench.model.weights() for device in run.devices]
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize("family", ["parallel", "named"])
 @pytest.mark.usefixtures("given_nets")
 def test_nets_of_a_factory_train_as_the_plain_ones_alone_and_in_stacks(pictures: Path, family: str) -> None:

@@ -58,6 +58,7 @@ class TestMlp(FamilySuite):
     family = "mlp"
 
 
+@pytest.mark.traced
 class TestCnn(FamilySuite):
     family = "cnn"
 
@@ -66,6 +67,7 @@ class TestResnet(FamilySuite):
     family = "resnet"
 
 
+@pytest.mark.traced
 class TestCosineMlp(CosineSuite):
     def make(self, seed: int = 0) -> TorchModel:
         model = torch_model("mlp", CLASSES, SHAPE, Preprocess(), seed, head="cosine")
@@ -100,6 +102,7 @@ class TestAgainstNumpy:
         np.testing.assert_allclose(ours.head_rows(), oracle.head_rows(), atol=1e-5)
         assert np.abs(ours.head_rows() - self.pair()[1].head_rows()).max() > 1e-3
 
+    @pytest.mark.traced
     @pytest.mark.parametrize("optim", RECIPES.values(), ids=RECIPES)
     def test_moments_go_on_at_another_rate(self, optim: Optim) -> None:
         ours, oracle = self.pair()
@@ -231,6 +234,7 @@ def take_torchs_step(
     theirs.step()
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize("optim", RECIPES.values(), ids=RECIPES)
 def test_fits_of_a_net_are_torchs(optim: Optim) -> None:
     """A net with normalisation, fitted in two rounds at different rates, and put away and read in between."""
@@ -265,6 +269,7 @@ def test_flops_are_those_that_torch_counts(family: str) -> None:
     assert model.spec.flops_per_sample == counter.get_total_flops()
 
 
+@pytest.mark.traced
 class TestPullOnFeatures:
     def test_steps_down_the_reference_gradient_at_the_features(self) -> None:
         """A step on the pull equals a step on <G, R(x)>, G the numpy reference's gradient at the features."""
@@ -400,6 +405,7 @@ ORDERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize("make", ORDERS.values(), ids=ORDERS)
 class TestLayersOutOfOrder:
     def test_the_layer_that_makes_the_logits_is_the_head(self, make: Callable[[], nn.Module]) -> None:
@@ -458,6 +464,7 @@ class TestWrongNets:
             wrap(linear()).fit(batches(1), (CrossEntropy(),), Optim(kind="adamw"))
 
 
+@pytest.mark.traced
 class TestFrozenParts:
     def test_a_frozen_net_only_predicts(self) -> None:
         model = wrap(linear().requires_grad_(requires_grad=False))
@@ -493,6 +500,7 @@ class TestFrozenParts:
         assert torch.equal(net.spare.weight, before)
 
 
+@pytest.mark.traced
 class TestRandomness:
     def model(self) -> TorchModel:
         with seeded(0):
@@ -533,6 +541,7 @@ class TestRandomness:
         assert report.loss == pytest.approx(float((sent**2).sum() / BATCH), rel=1e-5)
 
 
+@pytest.mark.traced
 class TestBatchNorm:
     def model(self) -> TorchModel:
         return wrap(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, CLASSES)))
@@ -573,6 +582,7 @@ def test_an_accelerator_gives_the_same_within_rounding() -> None:
     assert torch.equal(torch.cuda.get_rng_state(), before)
 
 
+@pytest.mark.traced
 def test_large_inputs_go_through_in_chunks() -> None:
     seen = []
 
@@ -588,6 +598,7 @@ def test_large_inputs_go_through_in_chunks() -> None:
     np.testing.assert_allclose(whole[590:], model.logits(x[590:]), atol=1e-6)
 
 
+@pytest.mark.traced
 def test_trains_without_loading_torchs_compiler() -> None:
     """It takes seconds and some hundred megabytes, which a small board does not have."""
     script = """
@@ -664,6 +675,7 @@ class _Words(nn.Module):
         return self.vectors((x.flatten(1).abs() * 5).long().clamp(0, 19)).mean(1)
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
 def test_sparse_gradients_train_like_dense_ones(optim: Optim) -> None:
     states = []
@@ -675,6 +687,7 @@ def test_sparse_gradients_train_like_dense_ones(optim: Optim) -> None:
     np.testing.assert_allclose(states[1], states[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.traced
 def test_weights_that_are_turned_in_their_own_memory_are_read_as_they_are() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(4, 4, bias=False), nn.Linear(4, 3))
     model = TorchModel(net, 3, input_shape=(1, 2, 2))
@@ -686,6 +699,7 @@ def test_weights_that_are_turned_in_their_own_memory_are_read_as_they_are() -> N
     np.testing.assert_array_equal(net[1].weight.detach().numpy(), before[:16].reshape(4, 4))
 
 
+@pytest.mark.traced
 def test_huge_weights_and_masks_with_infinity_are_sound() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(8, 3))
     nn.init.constant_(net[1].weight, 3e38)  # their sum is not finite
@@ -700,6 +714,7 @@ def test_a_net_that_does_not_flatten_is_told_to():
         model.logits(np.zeros((1, 1, 1, 8), np.float32))
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize("features", [None, "0"])
 def test_one_pass_gives_the_bits_of_logits_and_of_features(features: str | None) -> None:
     torch.manual_seed(0)
@@ -714,6 +729,7 @@ def test_one_pass_gives_the_bits_of_logits_and_of_features(features: str | None)
     np.testing.assert_array_equal(found, model.features(x))
 
 
+@pytest.mark.traced
 @pytest.mark.parametrize("features", [None, "1"])
 def test_a_deep_copy_reads_its_own_net(features: str | None) -> None:
     model = TorchModel(

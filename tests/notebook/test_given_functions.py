@@ -98,7 +98,8 @@ def test_a_module_that_the_other_process_lacks_is_named(monkeypatch):
 
 @pytest.mark.processes
 def test_a_function_of_a_module_runs_over_a_broker(tmp_path):
-    found = edge_sim.run(TABLES, models=given_nets.net, data=DATA, broker="embedded:amqtt", out=tmp_path / "run")
+    two = {**TABLES, "federation": {**TABLES["federation"], "devices": 2}}
+    found = edge_sim.run(two, models=given_nets.net, data=DATA, broker="embedded:amqtt", out=tmp_path / "run")
     assert found.completed
     assert all(device.rounds_done == 2 for device in found.devices)
 

@@ -11,6 +11,7 @@ from typing import Any
 import fleets
 import pytest
 from deployment import Deployment
+from interrupting import CTRL_C
 
 from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.errors import UsageError
@@ -37,14 +38,31 @@ def holding(folder: Path) -> list[str]:
 
 @pytest.mark.processes
 @pytest.mark.broker
-def test_a_deployment_never_tells_the_password(broker: str, pictures: Path, tmp_path: Path) -> None:
-    with Deployment(tmp_path, pictures, broker, rounds=20) as deployment:
-        deployment.start_all()
+def test_everybody_is_interrupted_and_resumes_and_nobody_tells_the_password(
+    broker: str, pictures: Path, tmp_path: Path
+) -> None:
+    result = run(settings.parse(fleets.tables(pictures, devices=3, rounds=12), Path("test.toml")))
+    with Deployment(tmp_path, pictures, broker, rounds=12) as deployment:
+        deployment.start_coordinator("--no-plots", "--log-format", "text", "--trace")
+        for device in deployment.devices:
+            deployment.start_device(device)
         deployment.wait_for_round(2)
-        deployment.end("coordinator", signal.SIGINT)
+        for name in ("coordinator", *deployment.devices):
+            assert deployment.end(name, signal.SIGINT) in CTRL_C
         assert f"{PASSWORD_VARIABLE}=... edge-sdk coordinator" in deployment.said("coordinator")
-        deployment.start_coordinator("--trace", resume=True)
-        assert deployment.finish()["completed"]
+        assert f" --trace --no-plots --out {deployment.out} --resume" in deployment.said("coordinator")
+        deployment.start_coordinator("--no-plots", "--trace", resume=True)
+        for device in deployment.devices:
+            deployment.start_device(device)
+        summary = deployment.finish()
+        assert summary["completed"]
+        assert {each["id"]: each["accuracy"] for each in summary["per_device"]} == {
+            each.id: each.accuracy for each in result.devices
+        }
+        assert "no plots: " not in deployment.said(
+            "coordinator"
+        )  # which it says where it would draw, without matplotlib
+        assert not (deployment.out / "plots").exists()
     assert holding(tmp_path) == []
 
 

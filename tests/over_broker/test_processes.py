@@ -22,6 +22,8 @@ from coordinator.config import to_toml
 from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
+from coordinator.trace import log as traces
+from edge_sdk.cli import main
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.config import settings
@@ -40,82 +42,54 @@ def broker() -> Iterator[str]:
         yield running.url
 
 
-@pytest.fixture(scope="module")
-def expected(pictures: Path) -> dict[str, float]:
-    """The accuracies of the same federation in memory."""
-    tables = fleets.tables(pictures, devices=3, rounds=ROUNDS)
-    result = run(settings.parse(tables, Path("test.toml")))
-    return {device.id: device.accuracy for device in result.devices}
-
-
-@pytest.fixture
-def deployment(tmp_path: Path, pictures: Path, broker: str) -> Iterator[Deployment]:
-    with Deployment(tmp_path, pictures, broker, rounds=ROUNDS) as ready:
-        yield ready
-
-
 def accuracies(summary: dict[str, Any]) -> dict[str, float]:
     assert summary["completed"]
     return {device["id"]: device["accuracy"] for device in summary["per_device"]}
 
 
-def test_a_coordinator_without_pictures_and_the_command_that_resumes_it(deployment: Deployment) -> None:
-    deployment.start_coordinator("--no-plots", "--log-format", "text", "--trace")
-    for device in deployment.devices:
-        deployment.start_device(device)
-    deployment.wait_for_round(2)
-    deployment.end("coordinator", signal.SIGINT)
-    assert f" --trace --no-plots --out {deployment.out} --resume" in deployment.said("coordinator")
-    deployment.start_coordinator("--no-plots", "--trace", resume=True)
-    assert deployment.finish()["completed"]
-    assert "no plots: " not in deployment.said("coordinator")  # which it says where it would draw, without matplotlib
-    assert not (deployment.out / "plots").exists()
-
-
-def test_a_device_is_killed_and_started_again(deployment: Deployment, expected: dict[str, float]) -> None:
-    deployment.start_all()
-    for round_, device in ((6, "device-01"), (14, "device-02")):
-        deployment.wait_for_round(round_)
-        assert deployment.end(device, signal.SIGKILL) == -signal.SIGKILL
-        deployment.start_device(device)
-    assert accuracies(deployment.finish()) == expected
-
-
-def test_the_coordinator_is_killed_and_resumes(deployment: Deployment, expected: dict[str, float]) -> None:
-    deployment.start_all()
-    for round_ in (6, 14):
-        deployment.wait_for_round(round_)
-        assert deployment.end("coordinator", signal.SIGKILL) == -signal.SIGKILL
-        deployment.start_coordinator(resume=True)
-    summary = deployment.finish()
-    assert accuracies(summary) == expected
-    with (deployment.out / "rounds.csv").open(encoding="utf-8") as rounds:
-        assert summary["time"]["wall_s"] >= sum(float(row["wall_s"]) for row in csv.DictReader(rounds))
-
-
-@pytest.mark.costly
-def test_everybody_is_interrupted_and_goes_on(deployment: Deployment, expected: dict[str, float]) -> None:
-    deployment.start_all()
-    deployment.wait_for_round(6)
-    assert deployment.end("coordinator", signal.SIGINT) in CTRL_C
-    for device in deployment.devices:
-        assert deployment.end(device, signal.SIGINT) in CTRL_C
-    assert "edge-sdk coordinator " in deployment.said("coordinator")
-    deployment.start_coordinator(resume=True)
-    for device in deployment.devices:
-        deployment.start_device(device)
-    assert accuracies(deployment.finish()) == expected
-
-
-def test_a_run_and_its_finished_state_resumed(deployment: Deployment, expected: dict[str, float]) -> None:
-    """A coordinator that is started again after the end says so, and leaves the files as they are."""
-    deployment.start_all()
-    assert accuracies(deployment.finish()) == expected
-    before = {path: path.read_bytes() for path in deployment.out.rglob("*") if path.is_file()}
-    deployment.start_coordinator(resume=True)
-    assert accuracies(deployment.finish()) == expected
-    assert {path: path.read_bytes() for path in deployment.out.rglob("*") if path.is_file()} == before
-    assert "the run is finished, there is nothing to go on with" in deployment.said("coordinator")
+def test_processes_are_killed_and_started_again_and_the_run_is_the_one_in_memory_and_in_its_trace(
+    tmp_path: Path,
+    pictures: Path,
+    broker: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Devices and the coordinator lose their power in turn; a coordinator that is started after the end changes nothing."""
+    control = {"rounds": ROUNDS, "control": 0.34, "control_rounds": 4}
+    memory = run(settings.parse(fleets.tables(pictures, devices=3, **control), Path("test.toml")))
+    with Deployment(tmp_path, pictures, broker, **control) as deployment:
+        deployment.start_coordinator("--trace")
+        for device in deployment.devices:
+            deployment.start_device(device)
+        for round_, name in ((4, "coordinator"), (8, "device-01"), (12, "coordinator"), (16, "device-02")):
+            deployment.wait_for_round(round_)
+            assert deployment.end(name, signal.SIGKILL) == -signal.SIGKILL
+            if name == "coordinator":
+                deployment.start_coordinator("--trace", resume=True)
+            else:
+                deployment.start_device(name)
+        summary = deployment.finish()
+        assert accuracies(summary) == {device.id: device.accuracy for device in memory.devices}
+        alone = {device["id"]: device.get("alone") for device in summary["per_device"]}
+        assert alone == {device.id: device.sums.get("alone") for device in memory.devices}
+        assert summary["uplift"] == memory.uplift
+        assert summary["uplift"]["text"] in deployment.said("coordinator")
+        with (deployment.out / "rounds.csv").open(encoding="utf-8") as rounds:
+            assert summary["time"]["wall_s"] >= sum(float(row["wall_s"]) for row in csv.DictReader(rounds))
+        before = {path: path.read_bytes() for path in deployment.out.rglob("*") if path.is_file()}
+        deployment.start_coordinator("--trace", resume=True)
+        assert deployment.finish() == summary
+        assert {path: path.read_bytes() for path in deployment.out.rglob("*") if path.is_file()} == before
+        assert "the run is finished, there is nothing to continue" in deployment.said("coordinator")
+    trace = str(deployment.out / traces.NAME)
+    assert main(["replay", trace]) == 0
+    assert f"{ROUNDS} rounds again" in capsys.readouterr().out
+    assert main(["replay", trace, "--device", "device-00"]) == 2
+    assert "give --app" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KIT", str(tmp_path / "kits" / "device-00"))
+    assert main(["replay", trace, "--device", "device-00", "--app", "tiny_app:make"]) == 0
+    assert "equal to the recorded" in capsys.readouterr().out
 
 
 # -- simulate --broker embedded ---------------------------------------------------------------------------------------
@@ -167,32 +141,23 @@ class BrokerKiller(RunObserver):
             os.kill(self.pids.pop(), signal.SIGKILL)
 
 
-def test_an_embedded_broker_that_is_killed_ends_the_run_which_can_be_resumed(
-    pictures: Path, tmp_path: Path, expected: dict[str, float], monkeypatch: pytest.MonkeyPatch
+def test_a_killed_broker_and_ctrl_c_end_the_run_which_can_be_resumed(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would start it again, so nothing is waited for."""
+    """Nobody would start the broker again, so nothing is waited for; Ctrl-C reaches coordinator and devices alike."""
     tables = fleets.tables(pictures, devices=3, rounds=ROUNDS)
+    expected = {device.id: device.accuracy for device in run(tables).devices}
     file, out, killer = tmp_path / "federation.toml", tmp_path / "run", BrokerKiller(monkeypatch)
     file.write_text(to_toml(tables), encoding="utf-8")
     with pytest.raises(RunFailed, match=r"embedded broker.*signal 9.*--resume"):
         run(file, broker="embedded:amqtt", out=out, observer=lambda _label: killer)
-    result = run(file, broker="embedded:amqtt", out=out, resume=True)
-    assert {device.id: device.accuracy for device in result.devices} == expected
-
-
-@pytest.mark.costly
-def test_ctrl_c_and_resume(pictures: Path, tmp_path: Path, expected: dict[str, float]) -> None:
-    """Ctrl-C reaches the coordinator and the device processes alike."""
-    tables = fleets.tables(pictures, devices=3, rounds=ROUNDS)
-    file, out = tmp_path / "federation.toml", tmp_path / "run"
-    file.write_text(to_toml(tables), encoding="utf-8")
     command = [sys.executable, "-m", "edge_sdk.cli", "simulate", str(file), "--broker", "embedded:amqtt"]
     with subprocess.Popen(
-        [*command, "--out", str(out)], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*command, "--out", str(out), "--resume"], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if " round 6/" in line:
+            if " round 10/" in line:
                 os.killpg(process.pid, signal.SIGINT)
         said = line
     assert process.returncode in CTRL_C

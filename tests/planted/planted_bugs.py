@@ -75,14 +75,14 @@ BUGS = (
     # -- figures ------------------------------------------------------------------------------------------------------
     PlantedBug(
         "the personal model's metrics are booked a round early",
-        "edge_sdk/methods/contract/device_part.py",
+        "edge_sdk/methods/contract/base.py",
         "yield Evaluate(job.round + 1)",
         "yield Evaluate(job.round)",
         "tests/record/test_booking.py::test_each_round_s_accuracy_is_that_of_the_model_after_it",
     ),
     PlantedBug(
         "the global model's metrics are booked a round early",
-        "edge_sdk/methods/contract/device_part.py",
+        "edge_sdk/methods/contract/base.py",
         "yield Evaluate(device.job.round, model=model,",
         "yield Evaluate(max(1, device.job.round - 1), model=model,",
         "tests/record/test_booking.py::test_each_round_s_global_accuracy_is_that_of_the_mean_after_it",
@@ -296,7 +296,7 @@ BUGS = (
     ),
     PlantedBug(
         "uploads are not checked against what the exchange asks for",
-        "coordinator/serving/intake/checks.py",
+        "coordinator/serving/intake/frame_intake.py",
         "        check_roles(upload.knowledge, slots, expect)\n",
         "",
         "tests/federation/test_rogue.py::test_a_wrong_shape",
@@ -304,7 +304,7 @@ BUGS = (
     ),
     PlantedBug(
         "a device may speak for another one",
-        "coordinator/serving/intake/checks.py",
+        "coordinator/serving/intake/frame_intake.py",
         '    if getattr(message, "device", None) != sender:\n',
         '    if getattr(message, "device", None) is None:\n',
         "tests/federation/test_rogue.py::test_speaking_for_somebody_else",
@@ -327,7 +327,7 @@ BUGS = (
         "S1",
     ),
     PlantedBug(
-        "a frame that breaks the link is tried for ever",
+        "a frame that breaks the link is tried without end",
         "edge_sdk/transport/mqtt/hidden_limits.py",
         "            return message is not None and self._disconnects >= _DISCONNECTS\n",
         "            return False\n",
@@ -402,7 +402,7 @@ BUGS = (
     ),
     PlantedBug(
         "a log request gets the room of an upload",
-        "coordinator/serving/intake/frame_screen.py",
+        "coordinator/serving/intake/frame_intake.py",
         'if origin.kind != "upd":',
         'if origin.kind not in ("upd", "log"):',
         "tests/serving/test_frame_screen.py::test_only_uploads_get_the_room_of_an_upload",

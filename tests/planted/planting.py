@@ -12,8 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 _EVERYWHERE = shutil.ignore_patterns(
-    ".git", ".venv", ".cache", ".hypothesis", ".*_cache", "__pycache__", "*.egg-info", "node_modules"
-)
+    ".git", ".venv", ".cache", ".hypothesis", ".*_cache", "*.egg-info", "node_modules"
+)  # compiled modules are copied: only the file with the bug is compiled again
 _IN = {ROOT: {"runs", "data", "build", "dist", "site"}, ROOT / "docs": {"results", "assets"}}
 FAILED, PASSED = 1, 0
 """Exit codes of pytest; all others say that it could not run the tests."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.policy.linux_sensors import FAILED_AGAIN_S, KEPT_S, LinuxSensors
+from edge_sdk.policy.sensors import FAILED_AGAIN_S, KEPT_S, LinuxSensors
 
 CORES = 4
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import UsageError
-from edge_sdk.privacy.accountant import composed, epsilon, largest_mu
-from edge_sdk.privacy.noise import discrete_gaussian
+from edge_sdk.privacy.noise import composed, discrete_gaussian, epsilon, largest_mu
 from edge_sdk.privacy.release import (
     ALL_VERSIONS,
     GRID,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edge_sdk.methods.contract.registry import load_method, method_names
-from edge_sim.projects.method_catalogue import describe_methods
+from edge_sim.projects.methods_command import describe_methods
 
 ROWS = {row["name"]: row for row in describe_methods()}
 

@@ -9,9 +9,8 @@ import pytest
 
 from edge_sdk.cli import main
 from edge_sdk.methods.contract.registry import load_method, method_names
-from edge_sim.projects import method_catalogue
-from edge_sim.projects.method_catalogue import catalogue_text, describe_methods
-from edge_sim.projects.methods_command import BEGIN_WITH
+from edge_sim.projects import methods_command
+from edge_sim.projects.methods_command import BEGIN_WITH, catalogue_text, describe_methods
 
 
 def test_as_json_it_is_what_another_language_must_know(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,5 +82,5 @@ def test_a_file_that_is_no_model_is_one_line(
 def test_the_footer_names_the_sizes_that_the_bytes_are_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    sizes = method_catalogue.EXAMPLE
+    sizes = methods_command.EXAMPLE
     assert f"for {sizes.classes} classes, {sizes.feature_dim} features and {sizes.weights:,} weights" in said

@@ -19,7 +19,7 @@ from edge_sdk.protocol.knowledge import EXAMPLE_SIZES, PAYLOADS, Expect, Payload
 from edge_sdk.protocol.messages import EncodingSpec, Upload
 from edge_sdk.protocol.transforms import chain, encodings_in_use, missing_encodings
 from edge_sdk.protocol.wires import Exchange, check_roles, frame_limits
-from edge_sim.projects import method_catalogue
+from edge_sim.projects import methods_command
 
 Register = Callable[[str, Mapping[str, str]], None]
 
@@ -94,7 +94,7 @@ def test_its_size_bounds_a_frame() -> None:
         decode(encode(upload(Confusion(shares=np.ones((1000, 1001), np.float32)))), limits)
     with pytest.raises(RemoteProtocolError, match="shape"):
         check_roles({"confusion": Confusion(shares=SHARES)}, SLOTS, wide)
-    assert method_catalogue.in_bytes(method_catalogue.scalars([Slot(Confusion)])) == 4 * EXAMPLE_SIZES.classes**2
+    assert methods_command.in_bytes(methods_command.scalars([Slot(Confusion)])) == 4 * EXAMPLE_SIZES.classes**2
 
 
 @pytest.mark.usefixtures("installed")

@@ -29,7 +29,7 @@ from edge_sdk.protocol.frames.leaves import PRINTABLE, Blob, Integer, Packed, Re
 from edge_sdk.protocol.frames.quantised import Coded, coded
 from edge_sdk.protocol.frames.schema import ID, TAGS, Items
 from edge_sdk.public_set import transfer
-from edge_sdk.transport.chunks import assembly, packets
+from edge_sdk.transport import chunks
 from edge_sdk.transport.mqtt import send_queue
 
 ROOT = Path(__file__).parents[2]
@@ -214,15 +214,15 @@ def test_long_frames_travel_as_the_code_sends_them():
     text = section("Long frames")
     rows = [(int(at), int(size)) for at, size in re.findall(r"^\| (\d+) \| (\d+) \|", text, re.MULTILINE)]
     assert [at for at, _ in rows] == [sum(size for _, size in rows[:n]) for n in range(len(rows))]
-    assert sum(size for _, size in rows) == packets.HEADER_BYTES
-    assert text.lstrip().startswith(f"A frame longer than {packets.CHUNK_BYTES // 1024} KiB")
-    assert f"at least {packets.MIN_CHUNK_BYTES}" in text
-    assert f"ranges, at most {packets.MAX_RANGES}" in text
+    assert sum(size for _, size in rows) == chunks.HEADER_BYTES
+    assert text.lstrip().startswith(f"A frame longer than {chunks.CHUNK_BYTES // 1024} KiB")
+    assert f"at least {chunks.MIN_CHUNK_BYTES}" in text
+    assert f"ranges, at most {chunks.MAX_RANGES}" in text
     assert f"{send_queue.MAX_CHUNKS_IN_FLIGHT} chunks unacknowledged" in text
     assert f"{send_queue.MAX_IN_FLIGHT} messages in all" in text
-    assert f"came for {assembly.FIRST_REQUEST_S:g} s" in text
-    assert f"chunk for {assembly.GIVE_UP_S:g} s" in text
-    assert f"than {assembly.IGNORE_COMPLETE_S:g} s ago" in " ".join(text.split())
+    assert f"came for {chunks.FIRST_REQUEST_S:g} s" in text
+    assert f"chunk for {chunks.GIVE_UP_S:g} s" in text
+    assert f"than {chunks.IGNORE_COMPLETE_S:g} s ago" in " ".join(text.split())
     assert f"{send_queue.MAX_SENT_AGE_S:g} s is long" in text
 
 
@@ -230,9 +230,9 @@ def test_the_example_of_long_frames():
     [example] = re.findall(r"^```\n(.*?)```", section("Long frames"), re.MULTILINE | re.DOTALL)
     header, want = (bytes.fromhex(line) for line in example.splitlines())
     frame = bytes(20_000)
-    shape = packets.ChunkLayout(packets.set_id(frame), len(frame), packets.MIN_CHUNK_BYTES)
-    assert packets.pack_chunk(shape, 1, frame) == header + frame[packets.MIN_CHUNK_BYTES :]
-    assert packets.unpack_packet(want) == packets.ChunkRequest(shape, ((0, 0),))
+    shape = chunks.ChunkLayout(chunks.set_id(frame), len(frame), chunks.MIN_CHUNK_BYTES)
+    assert chunks.pack_chunk(shape, 1, frame) == header + frame[chunks.MIN_CHUNK_BYTES :]
+    assert chunks.unpack_packet(want) == chunks.ChunkRequest(shape, ((0, 0),))
 
 
 def test_how_the_public_set_is_fetched_is_what_the_code_does():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
+from edge_sdk.protocol.frames import value_range
 from edge_sdk.protocol.frames.value_range import all_finite, all_within, min_max
 
 ANY = st.sampled_from(("f2", "f4", "f8", ">f4", "i4", "i1")).flatmap(
@@ -80,3 +81,19 @@ def test_an_array_that_can_change_is_looked_at_each_time() -> None:
     assert min_max(view)[1] == np.inf
     array[-1] = 5.0
     assert min_max(view)[1] == 5.0
+
+
+def test_the_range_of_a_shared_array_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each simulated device checks the whole test set when it wakes."""
+    shared, other = np.full(20_000, 2, np.float32), np.full(20_000, 3, np.float32)
+    value_range.note_shared(shared)
+    monkeypatch.setattr(value_range, "np", None)  # nothing can look at the numbers now
+    assert all_finite(shared)
+    with pytest.raises(AttributeError):
+        all_finite(other)
+    monkeypatch.undo()
+    others = [np.full(9000, i, np.float32) for i in range(40)]
+    for each in others:
+        value_range.note_shared(each)
+    assert [min_max(each) for each in others] == [(i, i) for i in range(40)]
+    assert len(value_range._SHARED) <= 16

@@ -9,6 +9,9 @@ from pathlib import Path
 from coordinator.ledger import Ledger, Rolled
 from coordinator.record.periods import KEPT, PeriodKey, Periods
 from coordinator.record.run_record import RunRecord
+from coordinator.results.page.values import progress_state
+from coordinator.results.report.progress_file import About, ProgressFile, read_running, running_text
+from edge_sdk.protocol.messages import FOREVER
 
 DAY = date(2026, 3, 1)
 KEEP = 50
@@ -48,6 +51,26 @@ def test_days_sum_up_their_rounds() -> None:
     assert [str(key) for key in hours] == ["1970-01-03 00:00 UTC", "1970-01-03 01:00 UTC"]
 
 
+def test_months_sum_up_their_days_and_are_told(tmp_path: Path) -> None:
+    record = lived(RunRecord(), 100, every_s=86_400.0)
+    months = record.periods.months()
+    assert {name: each.rounds for name, each in months.items()} == {
+        "2026-03": 31,
+        "2026-04": 30,
+        "2026-05": 31,
+        "2026-06": 8,
+    }
+    assert sum(each.bytes_up for each in months.values()) == 100 * 200
+    assert sum(each.skipped for each in months.values()) == record.skips
+    assert months["2026-06"].accuracy == 0.5 + 99 / 1e6
+    about = About(federation="cams", method="fedproto", seed=0, rounds=FOREVER, expected=2)
+    ProgressFile(tmp_path, about, say=str).round_done(record.rounds[-1], FOREVER, record)
+    found = read_running(tmp_path)
+    assert "  2026-04        30 rounds, 3 skipped, " in running_text(tmp_path, found)
+    assert progress_state(found, "here").head["text"] == "fedproto, round 100, as its progress.json shows"
+    assert [each["period"] for each in progress_state(found, "here").ledger["months"]] == [*months]
+
+
 def test_what_is_kept_is_bounded() -> None:
     record = lived(RunRecord(), 3000)
     assert record.done == 3000
@@ -83,7 +106,7 @@ def test_record_and_ledger_do_not_grow_with_rounds(tmp_path: Path) -> None:
     ledger, sizes = Ledger(tmp_path / "ledger.db"), []
     record = RunRecord()
     for _ in range(4):
-        lived(record, 1000, every_s=10.0, ledger=ledger)
+        lived(record, 250, every_s=40.0, ledger=ledger)
         pages = ledger._rows("SELECT COUNT(*) FROM history")[0][0]
         sizes.append((len(json.dumps(record.to_json())), pages))
     assert sizes[-1][0] < sizes[0][0] + 200  # a digit more in some numbers

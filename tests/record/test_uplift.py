@@ -90,6 +90,6 @@ def test_the_interval_holds_the_truth_in_about_95_of_100_runs(periods: int) -> N
 
 def test_a_restart_loses_nothing() -> None:
     group = lived(effect=0.1, periods=3)
-    again = ControlGroup.from_json(json.loads(json.dumps(group.to_json())))
+    again = ControlGroup.from_json(*json.loads(json.dumps([group.to_json(), group.later_to_json()])))
     assert again == group
     assert uplift(again) == uplift(group)

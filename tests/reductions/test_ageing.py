@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edge_sdk.protocol.knowledge import ClassRows, PublicLogits, Weights
 from edge_sdk.reductions import Combining, WeightedSum
-from edge_sdk.reductions.ageing import UNITS, aged, lighter, staleness_units, staleness_weight
+from edge_sdk.reductions.influence import UNITS, aged, lighter, staleness_units, staleness_weight
 
 LAYOUT = bytes(16)
 

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import re
-import signal
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -18,14 +17,21 @@ from typing import Any
 import fleets
 import msgpack
 import pytest
-from deployment import Deployment
 
-from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.ledger import Ledger
 from coordinator.serving.equipment import Equipment
 from coordinator.trace import log as traces
-from coordinator.trace.entries import HEAD, ChecksumChain
-from coordinator.trace.log import Entry, FramesSent, Heard, LedgerRefused, Trace, TraceWriter, trace_writer
+from coordinator.trace.log import (
+    HEAD,
+    ChecksumChain,
+    Entry,
+    FramesSent,
+    Heard,
+    LedgerRefused,
+    Trace,
+    TraceWriter,
+    trace_writer,
+)
 from coordinator.trace.recording_server import state_hash
 from coordinator.trace.replay import message_in, replay
 from edge_sdk.agent.agent import Agent
@@ -37,11 +43,11 @@ from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Incoming, Transport
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.clock.checkpoint import STORES, Checkpoints, save_stores
+from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.clock.store_parts import StoreParts
 from edge_sim.config import settings
 from edge_sim.replay.command import maker_of
-from edge_sim.replay.device import Make, replay_device
-from edge_sim.replay.history import History, device_history
+from edge_sim.replay.device import History, Make, device_history, replay_device
 
 ROUGH = Faults(drop=0.15, duplicate=0.15, delay=0.3, delay_s=3.0, disconnect=0.02)
 METHODS = ["fedmd", "fedproto", "fedavg", pytest.param("fedal", marks=pytest.mark.torch)]
@@ -412,30 +418,5 @@ def test_a_run_that_went_back_to_a_checkpoint(path: Path, pictures: Path) -> Non
     assert min(again(path)) > 7
 
 
-def copy_stores(run: fleets.Run, folder: Path) -> None:
-    save_stores(folder / f"0{STORES}", ((each.device.kit.id, each.store) for each in run.devices))
-
-
-@pytest.mark.processes
-@pytest.mark.broker
-def test_real_processes_and_a_killed_coordinator(
-    tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("amqtt")
-    with EmbeddedBroker("amqtt") as broker, Deployment(tmp_path, pictures, broker.url, rounds=12) as deployment:
-        deployment.start_coordinator("--trace")
-        for device in deployment.devices:
-            deployment.start_device(device)
-        deployment.wait_for_round(4)
-        assert deployment.end("coordinator", signal.SIGKILL) == -signal.SIGKILL
-        deployment.start_coordinator("--trace", resume=True)
-        assert deployment.finish()["completed"]
-        trace = str(deployment.out / traces.NAME)
-        assert main(["replay", trace]) == 0
-        assert "12 rounds again" in capsys.readouterr().out
-        assert main(["replay", trace, "--device", "device-01"]) == 2
-        assert "give --app" in capsys.readouterr().err
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("KIT", str(tmp_path / "kits" / "device-01"))
-        assert main(["replay", trace, "--device", "device-01", "--app", "tiny_app:make"]) == 0
-        assert "equal to the recorded" in capsys.readouterr().out
+def copy_stores(run: fleets.Run, folder: Path, last: Path) -> None:
+    StoreParts(0, {}).save(folder, last, {each.device.kit.id: each.store for each in run.devices})

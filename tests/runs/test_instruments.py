@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from laws import spec_of
 
-from coordinator.record.instruments import COORDINATOR
+from coordinator.record.round_result import COORDINATOR
 from coordinator.results.figures.result import Result
 from coordinator.results.plots import plots
 from coordinator.results.report.run_files import read_run, write_run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from interrupting import stop_after
 from coordinator.config import to_toml
 from coordinator.results.figures.result import Result
 from edge_sdk import cli
+from edge_sdk.at_rest.digests import json_with_digest
 from edge_sdk.device.store import SqliteStore
 from edge_sdk.errors import StoreError, UsageError
-from edge_sim.clock import checkpoint, device_group
+from edge_sim.clock import checkpoint, store_parts
 from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.runs.runner import run
 
@@ -128,12 +130,12 @@ def test_a_checkpoint_that_fails_leaves_the_one_before(
     out = tmp_path / "run"
     interrupted(pictures, out, monkeypatch)
     with monkeypatch.context() as patch:
-        stop_after(patch, 50, KeyboardInterrupt)
+        stop_after(patch, 100, KeyboardInterrupt)
 
         def full(*_args: object) -> None:
             raise OSError("no space left on device")
 
-        patch.setattr(device_group, "save_stores", full)
+        patch.setattr(store_parts, "save_stores", full)
         with pytest.raises(StoreError, match=r"checkpoint\.new: no space left"):
             run(fleets.tables(pictures), out=out, resume=True)
     same(run(fleets.tables(pictures), out=out, resume=True), whole["fedmd"])
@@ -151,7 +153,10 @@ def test_a_kill_between_the_two_renames(
         for done in store.finished():
             disk.save(done)
         disk.close()
-    (out / "checkpoint" / "0.stores").unlink()
+    world = out / "checkpoint" / "world.json"
+    older = {key: value for key, value in json.loads(world.read_bytes())["value"].items() if key != "parts"}
+    world.write_bytes(json_with_digest(older))
+    (out / "checkpoint" / "0-1.stores").unlink()
     (out / "checkpoint").rename(out / "checkpoint.old")
     with pytest.raises(UsageError, match="already holds a run"):
         run(fleets.tables(pictures), out=out)
@@ -173,7 +178,8 @@ def test_a_run_over_a_broker_is_not_resumed_in_memory(
     """Its devices keep their states elsewhere, and would begin untrained."""
     out = tmp_path / "run"
     interrupted(pictures, out, monkeypatch)
-    shutil.move(out / "checkpoint" / "0.stores", tmp_path)
+    for name in ("0-1.stores", "world.json"):
+        shutil.move(out / "checkpoint" / name, tmp_path)
     with pytest.raises(UsageError, match=r"device-00: .*over a broker"):
         run(fleets.tables(pictures), out=out, resume=True)
 

@@ -270,7 +270,7 @@ def test_labels_that_can_mean_one_thing_alone_are_taken(y, classes, tmp_path) ->
         (np.full((6, 2), 0.5), r"one-hot rows .*write y\.argmax\(1\)"),
         (np.ones((6, 2), int), "one class for each sample"),
         (np.zeros((6, 2), int), "one class for each sample"),
-        (LABELS + 0.5, r"\(n,\); numbers to predict \(regression\) are not offered$"),
+        (LABELS + 0.5, r"\(n,\); numbers to predict \(regression\) are not supported$"),
         (np.zeros((6, 2, 2), int), r"\(n,\)$"),
         ([[0], [1, 2]], "makes no array"),
     ],

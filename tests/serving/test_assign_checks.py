@@ -1,4 +1,4 @@
-"""What the method gives to send is checked before it is sent: devices would refuse it, and nobody would say why."""
+"""A method's knowledge is checked before it is sent: otherwise devices would refuse it, each in its own log."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def test_the_run_ends_with_what_is_wrong(pictures: Path, wrong: Any, told: str) 
     run.server.reduction.common = lambda at: wrong(right(at))  # type: ignore[method-assign]  # a method with a mistake
     run.run()
     reason = run.server.rounds.reason
-    assert reason.startswith("round 1: nothing legal to send: what the method fedproto gives to send")
+    assert reason.startswith("round 1: nothing legal to send: the method fedproto gives knowledge")
     assert reason.endswith(told)
     assert run.clock.now_s < 60.0  # no deadline passed

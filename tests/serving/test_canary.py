@@ -86,7 +86,7 @@ def test_a_round_that_forgets_a_class_reaches_nobody(pictures: Path) -> None:
     assert run.result.completed, run.result.reason
     assert [entry.contributors for entry in run.result.history] == [6] * BAD + [0] + [6] * (ROUNDS - BAD - 1)
     (line,) = [line for line in lines.said if "held back" in line]
-    assert line.startswith("round 7 has no result: held back everywhere, devices go on from the state before: on the")
+    assert line.startswith("round 7 has no result: held back everywhere, devices continue from the last state: on the")
     assert f"class {FORGOTTEN} " in line
     assert min(seen[1:]) > 0.5
     assert seen[BAD] == seen[BAD - 1]

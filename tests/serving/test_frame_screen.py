@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.serving.intake.frame_screen import (
+from coordinator.serving.intake.frame_intake import (
     DUE,
     MEMBER,
     MOST_REPORTED,
@@ -28,10 +28,9 @@ from edge_sdk.device.session import AGAIN_S
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames.codec import CONTROL_LIMITS
+from edge_sdk.transport import chunks
 from edge_sdk.transport.base import Place
-from edge_sdk.transport.chunks import packets
-from edge_sdk.transport.chunks.assembly import MAX_SETS, Reassembly
-from edge_sdk.transport.chunks.packets import CHUNK_BYTES, MIN_CHUNK_BYTES, Chunk, ChunkLayout
+from edge_sdk.transport.chunks import CHUNK_BYTES, MAX_SETS, MIN_CHUNK_BYTES, Chunk, ChunkLayout, Reassembly
 
 FED, MEMBERS, ROGUE = "fed", ("dev-0", "dev-1", "dev-2", "rogue"), "rogue"
 FRAME_BYTES = 50 * 1024 * 1024
@@ -211,7 +210,7 @@ def test_an_empty_message_clears_a_retained_one_and_accuses_nobody() -> None:
 def first_chunk(number: int, total_bytes: int) -> Chunk:
     """The first chunk of a frame of this length that never comes whole."""
     layout = ChunkLayout(number.to_bytes(16, "little"), total_bytes, MIN_CHUNK_BYTES)
-    found = packets.unpack_packet(packets.pack_chunk(layout, 0, bytes(MIN_CHUNK_BYTES)))
+    found = chunks.unpack_packet(chunks.pack_chunk(layout, 0, bytes(MIN_CHUNK_BYTES)))
     assert isinstance(found, Chunk)
     return found
 
@@ -236,10 +235,10 @@ class Room:
     def upload(self, device: str, now_s: float) -> bool:
         """Send a long upload; whether it arrives."""
         frame = device.encode() * (300 * 1024)
-        layout = ChunkLayout(packets.set_id(frame), len(frame), CHUNK_BYTES)
+        layout = ChunkLayout(chunks.set_id(frame), len(frame), CHUNK_BYTES)
         found: object = None
         for index in range(layout.count):
-            packet = packets.unpack_packet(packets.pack_chunk(layout, index, frame))
+            packet = chunks.unpack_packet(chunks.pack_chunk(layout, index, frame))
             assert isinstance(packet, Chunk)
             found = self.chunk(topics.up(FED, device, "upd"), packet, now_s)
         return found == frame

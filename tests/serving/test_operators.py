@@ -17,7 +17,14 @@ from edge_sdk.device.session import SessionPhase
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec
-from edge_sdk.protocol.messages import Control, ControlAnswer, DeviceStatus, Inquiry, LogLines, Refusal
+from edge_sdk.protocol.messages import (
+    Control,
+    ControlAnswer,
+    DeviceStatus,
+    Inquiry,
+    LogLines,
+    Refusal,
+)
 from edge_sdk.transport.base import Incoming
 
 OPERATOR, STEADY, OTHER = "desk-1", "device-00", "device-01"
@@ -207,6 +214,20 @@ def test_a_run_stops_between_two_rounds_and_goes_on_later_with_the_same_bits(pic
     assert later.server.rounds.phase is RoundPhase.DONE
     assert later.coordinator_bytes == whole.coordinator_bytes
     assert later.model_bytes == whole.model_bytes
+
+
+def test_a_device_that_says_hello_with_the_order_to_stop_hears_of_no_end(pictures: Path, monkeypatch) -> None:
+    desk = Desk(pictures, quorum=3)
+    for each in desk.run.devices:
+        desk.run.slow_down(each.device.kit.id, 3.0)
+    desk.command("drain", at_s=2.0)
+    desk.answers()
+    server = desk.run.server
+    assert server.drained
+    said: list[str] = []
+    monkeypatch.setattr(server._sender, "announce", lambda state, _reason: said.append(state))
+    server.handle(Incoming(topics.up("tiny", STEADY, "hello"), codec.encode(server.hellos[STEADY])), 100.0)
+    assert said == ["lost"]
 
 
 # -- forgetting -----------------------------------------------------------------------------------------------------

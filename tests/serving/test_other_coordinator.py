@@ -10,7 +10,7 @@ import fleets
 import pytest
 from notes import Notes
 
-from coordinator.serving.other_coordinator import ANSWER_S, LINK_S, SETTLE_S, another_serves
+from coordinator.serving.restart import ANSWER_S, LINK_S, SETTLE_S, another_serves
 from coordinator.serving.server import LINK_TOLD_S
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec

@@ -10,7 +10,7 @@ import pytest
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPolicy
 from coordinator.serving.intake.upload_screen import UpdateNorms
-from coordinator.serving.run_warnings import RunWarnings
+from coordinator.serving.run_context import RunWarnings
 from edge_sdk.methods.contract.base import Method
 from edge_sdk.methods.fedavg import FedAvg
 from edge_sdk.methods.fedmd import FedMD

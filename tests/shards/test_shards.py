@@ -30,8 +30,16 @@ from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.config import settings
 from edge_sim.config.settings import Config, RunTable
 from edge_sim.runs.runner import run
-from edge_sim.shards.frame_memory import LEAST_BYTES, MOST_BYTES, NOWHERE, FrameReader, FrameWriter, shared_memory
-from edge_sim.shards.messages import Sent, ShardProgress
+from edge_sim.shards.messages import (
+    LEAST_BYTES,
+    MOST_BYTES,
+    NOWHERE,
+    FrameReader,
+    FrameWriter,
+    Sent,
+    ShardProgress,
+    shared_memory,
+)
 from edge_sim.shards.shard import Shard
 from edge_sim.shards.shard_process import ShardProcesses
 from edge_sim.shards.shards import divided

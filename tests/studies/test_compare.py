@@ -136,8 +136,8 @@ def test_the_devices_alone_know_no_faults(pictures):
     ("methods", "message"),
     [
         (("fedmd", "nope"), "--methods nope: no such method; registered are .*fedmd"),
-        (("alone",), "name one at least"),
-        ((), "name one at least"),
+        (("alone",), "name at least one"),
+        ((), "name at least one"),
     ],
 )
 def test_methods_that_do_not_fit(methods, message):

@@ -20,12 +20,12 @@ from coordinator.results.comparison.compare_files import (
     METHOD_COLUMNS,
     RUN_COLUMNS,
     comparison_summary,
+    markdown_text,
     method_rows,
     run_rows,
 )
 from coordinator.results.comparison.compare_table import compare_table
 from coordinator.results.comparison.paper_table import escaped, paper_table
-from coordinator.results.comparison.table_command import markdown_text
 from coordinator.results.figures.insight import Insight
 from coordinator.results.figures.result import DeviceResult
 from coordinator.results.plots import curve_plots, drawing, plots

@@ -17,7 +17,7 @@ from coordinator.results.report.run_files import read_run
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim.config import settings
-from edge_sim.studies import axes, gain_plots, planned_runs, sweep_command
+from edge_sim.studies import axes, planned_runs, sweep_command
 from edge_sim.studies import sweep as sweeping
 
 RATE, ALPHA = "train.learning_rate=0.05,0.2", "partition.classes_per_device=2,3"
@@ -109,7 +109,7 @@ def test_conditions_are_not_chosen_and_each_has_its_own_table(config, tmp_path):
     ]
     assert all(len(condition.comparison.lines) == 2 for condition in found.conditions)
     assert (tmp_path / "table.tex").read_text().count(r"\begin{table}") == 2
-    points = gain_plots.gain_points(found, found.axes[0])
+    points = sweep_command.gain_points(found, found.axes[0])
     assert [(point.method, point.value, point.low) for point in points] == [
         (method, value, None) for method in ("alone", "fedmd") for value in ("2", "3")
     ]
@@ -121,23 +121,23 @@ def test_conditions_are_not_chosen_and_each_has_its_own_table(config, tmp_path):
 def test_a_gain_is_drawn_with_its_points_beside(config, tmp_path):
     pytest.importorskip("matplotlib")
     found, _ = ran(config, tmp_path, over=(ALPHA,), seeds=(0,))
-    (path,) = gain_plots.draw_gains(found, tmp_path / "plots")
+    (path,) = sweep_command.draw_gains(found, tmp_path / "plots")
     assert path.name == "gain_partition.classes_per_device.png"
     assert path.read_bytes().startswith(b"\x89PNG")
     with path.with_suffix(".csv").open() as stream:
-        assert len(list(csv.DictReader(stream))) == len(gain_plots.gain_points(found, found.axes[0])) == 4
+        assert len(list(csv.DictReader(stream))) == len(sweep_command.gain_points(found, found.axes[0])) == 4
 
 
 def test_a_gain_names_the_values_of_the_other_axes(config, tmp_path, figures):
     found, _ = ran(config, tmp_path, over=(RATE, "train.local_steps=2,3", ALPHA), seeds=(0,))
-    paths = {path.stem: path for path in gain_plots.draw_gains(found, tmp_path / "plots")}
+    paths = {path.stem: path for path in sweep_command.draw_gains(found, tmp_path / "plots")}
     with paths["gain_train.learning_rate"].with_suffix(".csv").open() as stream:
         (row, *_) = csv.DictReader(stream)
     assert (row["train.local_steps"], row["partition.classes_per_device"]) == ("2", "2")
     said = [text.get_text().replace("\n", " ") for figure in figures for text in figure.texts]
     assert any("with train.local_steps = 2, partition.classes_per_device = 2" in text for text in said)
     with paths["gain_partition.classes_per_device"].with_suffix(".csv").open() as stream:
-        assert next(csv.reader(stream)) == [*gain_plots.GainPoint._fields]  # settings are those chosen
+        assert next(csv.reader(stream)) == [*sweep_command.GainPoint._fields]  # settings are those chosen
 
 
 def test_a_value_that_stands_there_twice_is_refused():

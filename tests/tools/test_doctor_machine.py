@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.tools.doctor import disk, machine, packages
+from edge_sdk.tools.doctor import disk, machine
 from edge_sdk.tools.doctor.command import MACHINE, PACKAGES, run_all_checks
 from edge_sdk.tools.doctor.finding import Check, CheckTarget, Finding, Level, ok, run_checks
-from edge_sdk.tools.doctor.packages import Requirement
+from edge_sdk.tools.doctor.machine import Requirement
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 
@@ -178,7 +178,7 @@ def test_requirements_are_read_from_our_own_metadata():
         'edge-sdk[torch]; extra == "sim"',
         'pytest>=8; extra == "dev"',
     ]
-    assert packages.requirements(lines) == (
+    assert machine.requirements(lines) == (
         Requirement("numpy", "", ((">=", (1, 24)),)),
         Requirement("paho-mqtt", "", (("<", (3,)), (">=", (2, 1)))),
         Requirement("torch", "torch", ((">=", (2, 1)),)),
@@ -203,13 +203,13 @@ def test_every_package_that_we_name_is_checked():
 )
 def test_a_package_of_an_extra(version, level, found):
     amqtt = Requirement("amqtt", "coordinator", ((">=", (0, 12)), ("<", (0, 13))))
-    says(packages.judge(amqtt, version), level, found, "" if level is OK else r"edge-sdk\[coordinator\]")
+    says(machine.judge(amqtt, version), level, found, "" if level is OK else r"edge-sdk\[coordinator\]")
 
 
 @pytest.mark.parametrize(("version", "level"), [("2.4.6", OK), ("1.23.5", FAIL), (None, FAIL)])
 def test_a_package_of_the_base_install(version, level):
     says(
-        packages.judge(Requirement("numpy", "", ((">=", (1, 24)),)), version),
+        machine.judge(Requirement("numpy", "", ((">=", (1, 24)),)), version),
         level,
         "",
         "" if level is OK else "pip install",
@@ -217,17 +217,17 @@ def test_a_package_of_the_base_install(version, level):
 
 
 def test_versions_are_compared_by_their_numbers():
-    assert packages.parse_version("2.13.0+cpu") == (2, 13, 0)
-    assert packages.parse_version("1.10") > packages.parse_version("1.9.9")
-    assert packages.parse_version("odd") == ()
+    assert machine.parse_version("2.13.0+cpu") == (2, 13, 0)
+    assert machine.parse_version("1.10") > machine.parse_version("1.9.9")
+    assert machine.parse_version("odd") == ()
 
 
 def test_msgpack_without_its_c_extension():
     import msgpack.fallback
 
-    says(packages.judge_msgpack("msgpack._cmsgpack"), OK, "C extension")
-    says(packages.judge_msgpack(msgpack.fallback.Packer.__module__), WARN, "pure Python", "wheel")
-    assert packages.judge_msgpack(packages.msgpack_packer()).level in (OK, WARN)
+    says(machine.judge_msgpack("msgpack._cmsgpack"), OK, "C extension")
+    says(machine.judge_msgpack(msgpack.fallback.Packer.__module__), WARN, "pure Python", "wheel")
+    assert machine.judge_msgpack(machine.msgpack_packer()).level in (OK, WARN)
 
 
 # -- all together ---------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import pytest
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent, Will
-from edge_sdk.transport.chunks.packets import CHUNK_BYTES
+from edge_sdk.transport.chunks import CHUNK_BYTES
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 QUIET_S = 0.2
 
 LinkFactory = Callable[[str], Transport]
@@ -177,7 +177,13 @@ class TransportSuite:
 
     def test_polling_waits_no_longer_than_asked(self, link: LinkFactory) -> None:
         transport = self.up(link, "a")
-        began_s = time.monotonic()
-        assert transport.poll(0) is None
-        assert transport.poll(0.1) is None
-        assert 0.09 < time.monotonic() - began_s < 1.0
+
+        def poll_s() -> float:
+            began_s = time.monotonic()
+            assert transport.poll(0) is None
+            assert transport.poll(0.1) is None
+            return time.monotonic() - began_s
+
+        took_s = poll_s()
+        assert took_s > 0.09
+        assert took_s < 1.0 or min(poll_s() for _ in range(5)) < 1.0  # a busy machine may keep it from running once

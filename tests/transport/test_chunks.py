@@ -17,23 +17,27 @@ from properties import examples
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
+from edge_sdk.transport import chunks
 from edge_sdk.transport.base import Incoming, Place, Rejected
-from edge_sdk.transport.chunks import packets
-from edge_sdk.transport.chunks.assembly import (
+from edge_sdk.transport.chunks import (
     EVICT_AFTER_S,
     FIRST_REQUEST_S,
     GIVE_UP_S,
+    HEADER_BYTES,
     IGNORE_COMPLETE_S,
+    MIN_CHUNK_BYTES,
+    Chunk,
+    ChunkLayout,
+    ChunkRequest,
     MissingChunks,
     Reassembly,
 )
-from edge_sdk.transport.chunks.packets import HEADER_BYTES, MIN_CHUNK_BYTES, Chunk, ChunkLayout, ChunkRequest
 from edge_sdk.transport.mqtt.connection import ChunkedLink
 from edge_sdk.transport.mqtt.send_queue import MAX_CHUNKS_IN_FLIGHT, MAX_SENT_AGE_S, Pace, SendQueue, cloud_safe
 
 UP, DOWN_WANT = topics.up("fed", "dev", "upd"), topics.down("fed", "dev", "want")
 FRAME = random.Random(1).randbytes(5 * MIN_CHUNK_BYTES + 77)
-SHAPE = ChunkLayout(packets.set_id(FRAME), len(FRAME), MIN_CHUNK_BYTES)
+SHAPE = ChunkLayout(chunks.set_id(FRAME), len(FRAME), MIN_CHUNK_BYTES)
 
 
 class Clock:
@@ -46,7 +50,7 @@ class Clock:
 
 
 def chunk(index: int, layout: ChunkLayout = SHAPE, frame: bytes = FRAME) -> Chunk:
-    found = packets.unpack_packet(packets.pack_chunk(layout, index, frame))
+    found = chunks.unpack_packet(chunks.pack_chunk(layout, index, frame))
     assert isinstance(found, Chunk)
     return found
 
@@ -62,7 +66,7 @@ def outbox(clock: Clock | None = None, pace: Pace | None = None) -> SendQueue:
 
 def test_a_packet_byte_by_byte() -> None:
     frame = bytes(range(256)) * 80
-    packet = packets.pack_chunk(ChunkLayout(b"0123456789abcdef", len(frame), MIN_CHUNK_BYTES), 1, frame)
+    packet = chunks.pack_chunk(ChunkLayout(b"0123456789abcdef", len(frame), MIN_CHUNK_BYTES), 1, frame)
     rest = b"0123456789abcdef" + struct.pack("<III", 20480, 16384, 1) + frame[16384:]
     assert packet == b"EDGC\1\1\0\0" + zlib.crc32(rest).to_bytes(4, "little") + rest
 
@@ -70,22 +74,22 @@ def test_a_packet_byte_by_byte() -> None:
 def test_a_want_names_at_most_1024_ranges_and_comes_back_as_it_was() -> None:
     layout = ChunkLayout(bytes(16), 5000 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES)
     ranges = tuple((2 * n, 2 * n) for n in range(2000))
-    assert packets.unpack_packet(packets.pack_request(layout, ranges)) == ChunkRequest(layout, ranges[:1024])
+    assert chunks.unpack_packet(chunks.pack_request(layout, ranges)) == ChunkRequest(layout, ranges[:1024])
 
 
 @given(st.data())
 def test_a_damaged_packet_is_refused_and_never_misread(data: st.DataObject) -> None:
-    packet = bytearray(packets.pack_chunk(SHAPE, data.draw(st.integers(0, 5)), FRAME))
+    packet = bytearray(chunks.pack_chunk(SHAPE, data.draw(st.integers(0, 5)), FRAME))
     at = data.draw(st.integers(4, HEADER_BYTES + 50))
     packet[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises(RemoteProtocolError):
-        packets.unpack_packet(bytes(packet))
+        chunks.unpack_packet(bytes(packet))
 
 
 @given(st.binary(max_size=200))
 def test_whatever_follows_the_magic_raises_nothing_else(rest: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        packets.unpack_packet(packets.MAGIC + rest)
+        chunks.unpack_packet(chunks.MAGIC + rest)
 
 
 def forged(*fields: int, body: bytes = b"", kind: int = 1) -> bytes:
@@ -115,7 +119,7 @@ def forged(*fields: int, body: bytes = b"", kind: int = 1) -> bytes:
 )
 def test_a_packet_that_lies(packet: bytes, message: str) -> None:
     with pytest.raises(RemoteProtocolError, match=message):
-        packets.unpack_packet(packet)
+        chunks.unpack_packet(packet)
 
 
 # --- putting together
@@ -157,7 +161,7 @@ def test_many_sets_begun_and_never_completed_hold_no_more_than_the_budget() -> N
     tracemalloc.start()
     for device in range(500):
         other = os.urandom(len(FRAME))
-        layout = ChunkLayout(packets.set_id(other), len(other), MIN_CHUNK_BYTES)
+        layout = ChunkLayout(chunks.set_id(other), len(other), MIN_CHUNK_BYTES)
         for index in range(5):
             with suppress(RemoteProtocolError):
                 assembly.take(f"t/{device}", chunk(index, layout, other), 0.0)
@@ -185,7 +189,7 @@ def test_a_set_that_fell_silent_gives_way_and_is_told_of() -> None:
 
 
 def test_a_flood_of_sets_is_bounded_in_number_and_asked_for_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_sdk.transport.chunks.assembly.MAX_SETS", 100)
+    monkeypatch.setattr("edge_sdk.transport.chunks.MAX_SETS", 100)
     assembly = Reassembly(len(FRAME), 1000 * len(FRAME))
     for device in range(100):
         assembly.take(f"t/{device}", chunk(0), 0.0)
@@ -240,7 +244,7 @@ def test_a_set_that_is_not_what_its_digest_says() -> None:
 
 def test_a_newer_set_on_a_topic_takes_the_place_of_the_older() -> None:
     assembly, newer = Reassembly(len(FRAME), len(FRAME)), FRAME[::-1]
-    layout = ChunkLayout(packets.set_id(newer), len(newer), MIN_CHUNK_BYTES)
+    layout = ChunkLayout(chunks.set_id(newer), len(newer), MIN_CHUNK_BYTES)
     assembly.take("t", chunk(0), 0.0)
     assert [assembly.take("t", chunk(index, layout, newer), 0.0) for index in range(6)][-1] == newer
     [(topic, reason)] = assembly.expired(0.0)
@@ -470,7 +474,7 @@ def test_a_long_frame_crosses_a_line_that_loses_repeats_and_reorders(seed: int, 
 
 def test_what_is_refused_is_told_with_its_topic_and_kind() -> None:
     link = ChunkedLink(outbox(), Reassembly(10, 10))
-    event = link.receive(UP, packets.pack_chunk(SHAPE, 0, FRAME), 0.0)
+    event = link.receive(UP, chunks.pack_chunk(SHAPE, 0, FRAME), 0.0)
     assert isinstance(event, Rejected)
     assert (event.topic, event.kind) == (UP, "limit")
     assert "at most 10 " in event.reason
@@ -479,12 +483,12 @@ def test_what_is_refused_is_told_with_its_topic_and_kind() -> None:
 def test_a_set_that_is_never_completed_is_told_and_asked_for_on_the_devices_topic() -> None:
     box = outbox()
     link = ChunkedLink(box, Reassembly(len(FRAME), len(FRAME)))
-    link.receive(UP, packets.pack_chunk(SHAPE, 0, FRAME), 0.0)
+    link.receive(UP, chunks.pack_chunk(SHAPE, 0, FRAME), 0.0)
     assert list(link.check_timeouts(FIRST_REQUEST_S)) == []
     item = box.next()
     assert item is not None
     assert item.topic == DOWN_WANT
-    assert packets.unpack_packet(item.payload) == ChunkRequest(SHAPE, ((1, 5),))
+    assert chunks.unpack_packet(item.payload) == ChunkRequest(SHAPE, ((1, 5),))
     [rejected] = link.check_timeouts(GIVE_UP_S)
     assert (rejected.topic, rejected.kind) == (UP, "incomplete")
 

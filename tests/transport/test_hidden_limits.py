@@ -15,7 +15,7 @@ from suite import until
 from coordinator.broker import embedded
 from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, SendRefused
-from edge_sdk.transport.chunks.packets import CHUNK_BYTES, HEADER_BYTES, MIN_CHUNK_BYTES
+from edge_sdk.transport.chunks import CHUNK_BYTES, HEADER_BYTES, MIN_CHUNK_BYTES
 from edge_sdk.transport.mqtt.hidden_limits import KeptChunks
 from edge_sdk.transport.mqtt.transport import MqttTransport
 

@@ -10,7 +10,7 @@ from suite import LinkFactory, TransportSuite, until
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.transport.base import Connected, Disconnected, Transport, Will
-from edge_sdk.transport.chunks.packets import CHUNK_BYTES
+from edge_sdk.transport.chunks import CHUNK_BYTES
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
 from edge_sim.clock.clock import VirtualClock
 

@@ -17,9 +17,9 @@ from edge_sdk.transport.base import Connected, Disconnected, Incoming
 from edge_sdk.transport.mqtt import reasons
 from edge_sdk.transport.mqtt.connection import Inbox
 from edge_sdk.transport.mqtt.hidden_limits import HiddenLimits
+from edge_sdk.transport.mqtt.paho_client import SocketLoop
 from edge_sdk.transport.mqtt.reasons import DisconnectReason
 from edge_sdk.transport.mqtt.retry import ConnectionResult, Retry, RetryDecision
-from edge_sdk.transport.mqtt.socket_loop import SocketLoop
 from edge_sdk.transport.mqtt.tls import OF_CLAIM, OF_DEVICE, OF_FILES, OF_LAB, CertificateAdvice
 from edge_sdk.transport.mqtt.url import BrokerAddress, parse_broker_url
 

@@ -11,7 +11,7 @@ from scripted import ScriptedBroker
 from suite import until
 
 from edge_sdk.transport.base import Connected, Disconnected
-from edge_sdk.transport.chunks.packets import CHUNK_BYTES
+from edge_sdk.transport.chunks import CHUNK_BYTES
 from edge_sdk.transport.mqtt import transport as mqtt
 from edge_sdk.transport.mqtt.transport import MqttTransport
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from coordinator.record.units import human_bytes, human_flops, human_joules, human_seconds
 from coordinator.results.comparison.compare import ALONE, Comparison, MethodRuns, Spread, Trial, spread_of
+from coordinator.results.comparison.compare_table import spread_text
 from coordinator.results.figures.metrics import Point
-from coordinator.results.report.tables import UNKNOWN, Column, Table
+from coordinator.results.report.tables import Column, Table
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.requests import MeasuredModel
 
@@ -99,7 +100,9 @@ def budget_table(comparison: Comparison, budgets: Sequence[Budget] = ()) -> Tabl
     """The accuracy of each line at each budget, in percent.  budgets: default: those that all methods reach."""
     chosen = tuple(budgets) or common_budgets(comparison)
     model = budget_model(comparison)
-    rows = ((line.method, *(_said(at_budget(line, budget, model)) for budget in chosen)) for line in comparison.lines)
+    rows = (
+        (line.method, *(spread_text(at_budget(line, budget, model)) for budget in chosen)) for line in comparison.lines
+    )
     return Table(
         columns=(Column("method"), *(Column(f"at {budget.text}", right=True) for budget in chosen)),
         rows=tuple(rows),
@@ -124,10 +127,3 @@ def _total(line: MethodRuns, kind: BudgetKind) -> float:
     ends = [(points[-1], len(trial.result.devices)) for trial in line.trials if (points := trial.result.points())]
     spent = spread_of(kind.spent(point, devices) for point, devices in ends)
     return spent.mean if spent else 0.0
-
-
-def _said(spread: Spread | None) -> str:
-    if spread is None:
-        return UNKNOWN
-    mean = f"{100 * spread.mean:.1f}"
-    return mean if spread.sd is None else f"{mean} \N{PLUS-MINUS SIGN} {100 * spread.sd:.1f}"

@@ -1,19 +1,25 @@
-"""The files of a comparison: writing compare.json, methods.csv, runs.csv and table.tex, and reading them back."""
+"""The files of a comparison, written and read back: compare.json, methods.csv, runs.csv; and `edge-sdk table`."""
 
 from __future__ import annotations
 
+import argparse
+import csv
+import io
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from coordinator.results.comparison.compare import ACCURACIES, COSTS, Comparison, MethodRuns, Spread, Trial
-from coordinator.results.comparison.paper_table import paper_table
+from coordinator.results.comparison.paper_table import USUAL, paper_table
 from coordinator.results.figures.metrics import TARGETS, Point
 from coordinator.results.report import text_files
 from coordinator.results.report.run_files import read_run
-from coordinator.results.report.tables import latex_text
+from coordinator.results.report.tables import Table, latex_text, plain_text
+from coordinator.results.report.text_files import as_text
+from edge_sdk.at_rest.files import unwritable
 from edge_sdk.at_rest.foreign import check_fields
 from edge_sdk.errors import StoreError, UsageError
 
@@ -205,7 +211,7 @@ def read_sweep(folder: Path) -> tuple[dict[str, Any], tuple[SweptCondition, ...]
 
 def _readable(path: Path, command: str) -> AbstractContextManager[None]:
     """Turn what a file that does not read raises into a UsageError; command: what writes it."""
-    return text_files.reading(path, f"put back a copy, or run edge-sdk {command} again")
+    return text_files.reading(path, f"restore a copy, or run edge-sdk {command} again")
 
 
 def _comparison_in(whole: Mapping[str, Any], folder: Path, path: Path) -> Comparison:
@@ -230,3 +236,45 @@ def _runs_in(method: str, runs: Iterable[Mapping[str, Any]], folder: Path) -> Me
 def _check_version(version: object, path: Path, command: str) -> None:
     if version != COMPARISON_VERSION:
         raise UsageError(f"{path}: version {version!r}, this edge-sdk reads {COMPARISON_VERSION}; run {command} again")
+
+
+def command(args: argparse.Namespace) -> int:
+    """Write the table to the terminal, or into a file."""
+    if not is_comparison(args.folder):
+        raise UsageError(f"{args.folder}: holds no comparison; edge-sdk compare makes one")
+    comparison: Comparison = read_comparison(args.folder)
+    columns = (*(args.columns or (USUAL if not args.at else ("mean",))), *args.at)
+    table = paper_table(
+        comparison,
+        columns,
+        latex=args.format == "latex",
+        caption=args.caption,
+        marked=args.format in ("latex", "markdown"),
+    )
+    text = {"latex": latex_text, "markdown": markdown_text, "csv": _csv_text, "text": plain_text}[args.format](table)
+    if args.out is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        text_files.replace_file(args.out, text)
+    except OSError as error:
+        raise unwritable(error, f"{args.out}: cannot be written ({error.strerror}); give --out another file") from None
+    sys.stderr.write(f"table: {args.out}\n")
+    return 0
+
+
+def markdown_text(table: Table) -> str:
+    """The table as Markdown, with the caption and notes below it."""
+    heads = [column.name for column in table.columns]
+    rules = ["---:" if column.right else "---" for column in table.columns]
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in (heads, rules, *table.rows)]
+    below = "".join(f"\n{line}\n" for line in (table.caption, *table.notes))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + f"\n{below}"
+
+
+def _csv_text(table: Table) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.name for column in table.columns])
+    writer.writerows((as_text(name), *cells) for name, *cells in table.rows)  # the other cells are figures
+    return text.getvalue()

@@ -41,7 +41,7 @@ class PaperColumn:
     heading: str
     cell: Callable[[MethodRuns], PaperCell]
     better: int = 0
-    """1: the highest value is the best one, -1: the lowest; 0: none is marked."""
+    """1 if the highest value is the best one, -1 if the lowest is, 0 to mark none."""
     name: str = ""
     """The accuracy that it shows, or empty for others."""
 
@@ -68,7 +68,7 @@ def paper_table(
     notes = ["mean and standard deviation over seeds"] if deviations else ["mean over seeds"] * (seeds > 1)
     notes += [f"differences to {base}{' with 95 % intervals' if intervals else ''}"] * differences
     if marked and any(best) and latex:
-        notes.append("bold: the best, and what its seeds do not tell from it" if seeds > 1 else "bold: the best of one")
+        notes.append("bold: the best, and what its seeds do not distinguish" if seeds > 1 else "bold: the best of one")
     note = f" ({', '.join(notes)})" if notes else ""
     return Table(
         columns=(Column("Method"), *(Column(quoted(column.heading), right=True) for column in found)),
@@ -120,7 +120,7 @@ def _difference(comparison: Comparison, line: MethodRuns, figure: str) -> PaperC
 
 
 def _best(comparison: Comparison, column: PaperColumn, cells: Sequence[PaperCell]) -> set[int]:
-    """The rows with the best value of a column, as it is written, and those that the seeds do not tell from it.
+    """The rows with the best value of a column, as it is written, and those that the seeds do not distinguish from it.
 
     Those are the methods whose difference to the best, paired by seed, has a 95 % interval with 0 in it.  None where
     there is nothing to compare, or where nothing is told apart.

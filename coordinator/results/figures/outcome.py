@@ -17,6 +17,7 @@ import numpy as np
 from coordinator.record.round_result import CURVES, RoundResult
 from coordinator.results.figures.device_figures import FIELDS, by_round
 from coordinator.results.figures.insight import Insight
+from coordinator.results.figures.kinds import by_kind
 from coordinator.results.figures.result import VERDICTS, DeviceResult, Result, unmeasured
 from coordinator.results.figures.uplift import uplift
 from coordinator.rounds import RoundPhase
@@ -106,6 +107,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         stopped=record.stopped,
         privacy=server.method.promise(server.hellos.values()),
         uplift=lifted.to_json() if lifted else {},
+        kinds=by_kind(record, spec.class_names) if spec.rounds == FOREVER else {},
         card={"measured": len(sample)} if (sample := server.rounds.policy.closed_with) else {},
     )
     return dataclasses.replace(found, warnings=(*found.warnings, *unmeasured(found)))
@@ -123,7 +125,7 @@ def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) 
 def _note(hello: Hello, method: Method[Any]) -> str:
     """The note on a device's model: its own note, and this method's terms without effect on it."""
     inert = sorted(method.terms & set(hello.inert_terms))
-    effects = [f"{', '.join(inert)} had no effect: what it would train is frozen"] if inert else []
+    effects = [f"{', '.join(inert)} had no effect: the layers that it would train are frozen"] if inert else []
     return "; ".join([*filter(None, [hello.note]), *effects])
 
 

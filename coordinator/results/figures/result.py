@@ -49,7 +49,7 @@ class DeviceResult:
     """False for a device of a simulation that never joined or was refused; whether it learns is then unknown."""
     samples: int = 0
     test_samples: int = 0
-    """Samples of its own test part; 0: it has none, or did not tell."""
+    """Samples of its own test part, or 0 if it has none or did not report it."""
     class_counts: tuple[int, ...] = ()
     """Samples per class; empty if the owner withholds them."""
     accuracy: float | None = None
@@ -60,7 +60,7 @@ class DeviceResult:
     bytes_down: int = 0
     rounds_done: int = 0
     waited_s: float = 0.0
-    """Seconds for which exchanges stayed open because of this device (coordinator/record/open_exchange.py)."""
+    """Seconds for which exchanges stayed open because of this device (coordinator/record/round_result.py)."""
     busy_s: float = 0.0
     """Seconds of computing: in a simulation by its board, over a broker as it measured them; 0 if unmeasured."""
     energy_j: float = 0.0
@@ -126,7 +126,7 @@ class Result:
     refused_frames: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Frames that broke the protocol: sender -> kind -> count."""
     refused_by_devices: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Frames that devices refused, as they tell: device -> kind -> count."""
+    """Frames that devices refused, as they report: device -> kind -> count."""
     refused_devices: tuple[Mapping[str, str], ...] = ()
     """Devices that were refused; each entry has the keys device, reason, message, remedy."""
     warnings: tuple[str, ...] = ()
@@ -138,8 +138,8 @@ class Result:
     memory: Mapping[str, float] = field(default_factory=dict)
     """The key peak_mib is the largest resident memory of a simulation in MiB, worker processes included."""
     resumed: Mapping[str, float] = field(default_factory=dict)
-    """What it cost a simulation to go on after interrupts: times, bytes_up, bytes_down, virtual_s, joules.  Nothing
-    else here includes it.  Empty: there was no interrupt."""
+    """Extra cost of resuming a simulation after interrupts: times, bytes_up, bytes_down, virtual_s, joules.  Other
+    figures exclude it.  Empty without an interrupt."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """The name and sha256 of the data set, and how its samples are normalised and augmented, if they are."""
     encoding: Mapping[str, str] = field(default_factory=dict)
@@ -159,6 +159,8 @@ class Result:
     holds for all devices epsilon, delta, unit and neighbours.  Empty: other methods promise nothing."""
     uplift: Mapping[str, Any] = field(default_factory=dict)
     """The federation's gain over its control group, as in `figures/uplift.py`, or empty without a group."""
+    kinds: Mapping[str, Any] = field(default_factory=dict)
+    """Of rounds without an end, the devices by board, model, month of joining and class, as in `figures/kinds.py`."""
     missed: tuple[Missed, ...] = ()
     """Who missed which exchange, in the order in which they closed; the first MAX_MISSED of them."""
     card: Mapping[str, Any] = field(default_factory=dict)
@@ -277,7 +279,7 @@ def unmeasured(result: Result) -> tuple[str, ...]:
     last = max((number for number, measured in found.items() if measured), default=0)
     early = [d.id for d in expected if d.accuracy is not None and last and d.id not in found[last]]
     cases = (
-        (never, "never told an accuracy and count in no mean"),
+        (never, "never reported an accuracy and count in no mean"),
         (early, f"were not measured after round {last} and count with an earlier accuracy"),
     )
     return tuple(f"{len(who)} of {len(expected)} devices {what}: {_named(who)}" for who, what in cases if who)

@@ -164,6 +164,9 @@ RUN_FIGURES: tuple[RunFigure, ...] = (
     RunFigure("by_board", "Means before, alone and now of each board.", unit="share", sparse=True, value=_by("board")),
     RunFigure("by_model", "The same of each model.", unit="share", sparse=True, value=_by("model")),
     RunFigure("uplift", "Federated minus control group, with its interval.", sparse=True, read="later"),
+    RunFigure(
+        "kinds", "Of a service, by board, month of joining and class: levels, uplift.", sparse=True, read="later"
+    ),
     RunFigure("models", "The models that were measured.", read="later"),
     RunFigure("one_model", "Whether all devices have the same global model.", read="later"),
     RunFigure(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from coordinator.record.control_group import ControlGroup
+from coordinator.record.control_group import Compared, ControlGroup
 from coordinator.results.comparison.compare import CONFIDENCE, spread_of, t_quantile
 
 LEAST_DEVICES = 3
@@ -27,7 +27,8 @@ class Uplift:
     high: float | None = None
     """The ends of the 95 % interval."""
     paired: int = 0
-    """The devices that were in both groups, if the interval is of their differences; 0: the two groups are compared."""
+    """The devices that were in both groups, if the interval is of their differences, or 0 if the two groups are
+    compared."""
     others: int = 0
     """The devices of the federation that the control group is compared with."""
     why: str = ""
@@ -60,19 +61,26 @@ class Uplift:
         return {**found, "known": self.known, "text": self.text}
 
 
-def uplift(group: ControlGroup) -> Uplift | None:
+def uplift(
+    group: ControlGroup, figure: Compared | None = None, devices: Collection[str] | None = None
+) -> Uplift | None:
     """Return what is known of the uplift, or None if there is no control group.
+
+    figure: the accuracy that is compared; by default that on all held-out samples.  devices: those whose uplift is
+    asked for; by default all.
 
     Paired differences are used as soon as there are enough: those of devices that were in both groups, by Student's t.
     Before that, the two groups are compared by Welch's t test, with its degrees of freedom rounded down.
     """
     if group.period < 0:
         return None
-    alone, others = group.groups
-    if len(group.pairs) >= LEAST_DEVICES:
-        spread = spread_of(group.pairs.values())
+    figure = figure or group.whole
+    figure = figure if devices is None else figure.of(devices)
+    alone, others = group.groups(figure)
+    if len(figure.pairs) >= LEAST_DEVICES:
+        spread = spread_of(figure.pairs.values())
         low, high = (spread.interval if spread else None) or (None, None)
-        mean, count = (spread.mean if spread else None), len(group.pairs)
+        mean, count = (spread.mean if spread else None), len(figure.pairs)
         return Uplift(alone=len(alone), others=len(others), paired=count, mean=mean, low=low, high=high)
     for name, values in (("alone", alone), ("in the federation", others)):
         if len(values) < LEAST_DEVICES:

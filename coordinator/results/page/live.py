@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from coordinator.record.observer import BoardFigures, RunObserver, RunView
-from coordinator.record.open_exchange import OpenExchange
-from coordinator.record.round_result import RoundResult
+from coordinator.record.round_result import OpenExchange, RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.figures.result import spread
 from coordinator.results.figures.uplift import uplift
@@ -24,7 +23,7 @@ from coordinator.results.page.values import (
     ledger_values,
     on_page,
 )
-from coordinator.results.report.progress_file import About
+from coordinator.results.report.progress_file import About, month_rows
 from edge_sdk.protocol.messages import DeviceEntry
 
 MOST_AWAITED = 200
@@ -124,6 +123,7 @@ class PageObserver(RunObserver):
                 refused_frames=record.refused_frames,
                 refused_devices=record.refused_devices.values(),
                 kind_bytes=record.kind_bytes,
+                months=month_rows(record.periods),
             ),
             missed=tuple(record.missed[-MOST_MISSED:]),
             measured=self._measured.rounds(record.accuracy),

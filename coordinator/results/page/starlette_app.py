@@ -20,8 +20,7 @@ from coordinator.address import ListenAddress
 from coordinator.results.page.feed import EVERY_S, Feed
 from coordinator.results.page.guard import TOKEN_VARIABLE, WINDOW_S, Guard, PageVerdict
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.entry_guard import EntryGuard, legible
-from edge_sdk.protocol.foreign_json import foreign_json
+from edge_sdk.protocol.entry_guard import EntryGuard, foreign_json, legible
 from edge_sdk.protocol.topics import is_id
 
 STATIC = Path(__file__).parent / "static"
@@ -157,7 +156,7 @@ def static_file(request: Request) -> Response:
     """Return a file of the page; only those that it has, by their names."""
     name = request.path_params["name"]
     if name not in {path.name for path in STATIC.iterdir() if path.name != "index.html"}:
-        return PlainTextResponse("There is no such file.\n", 404)
+        return PlainTextResponse("No such file.\n", 404)
     return FileResponse(STATIC / name, media_type=mimetypes.guess_type(name)[0] or "text/plain")
 
 

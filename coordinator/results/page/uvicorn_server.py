@@ -19,7 +19,7 @@ STOP_S = 5.0
 
 
 class PageThread:
-    """The page's HTTP server.  It ends with the process, whatever browsers do."""
+    """The page's HTTP server.  It ends with the process, even with open browsers."""
 
     def __init__(self, feed: Feed, listening: socket.socket, address: ListenAddress, guard: Guard | None) -> None:
         self._socket = listening

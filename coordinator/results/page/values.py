@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from coordinator.record.round_result import CURVES, Missed, RoundResult
 from coordinator.record.run_record import KINDS
+from coordinator.record.units import of_rounds
 from coordinator.results.figures.device_figures import page_figures
 from coordinator.results.figures.result import DeviceResult, Result, spread
 from coordinator.results.figures.round_figures import RoundFigure, page_figures_of_round
@@ -130,7 +131,7 @@ def _of_round() -> tuple[RoundFigure, ...]:
 
 
 def device_row(**values: Any) -> PlainRow:
-    """Return a row of `devices`; what is not given is None."""
+    """Return a row of `devices`; missing values are None."""
     return [values.get(name) for name in device_columns()]
 
 
@@ -189,8 +190,9 @@ def ledger_values(
     refused_devices: Iterable[Mapping[str, str]],
     warnings: Iterable[str] = (),
     kind_bytes: Mapping[tuple[str, str], int] | None = None,
+    months: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return the `ledger` of a state; kind_bytes: by way and kind, where they are known."""
+    """Return the `ledger` of a state; kind_bytes: by way and kind, where they are known; months: of a service."""
     kinds = kind_bytes or {}
     return {
         "bytes_up": bytes_up,
@@ -204,6 +206,7 @@ def ledger_values(
         "refused_devices": [dict(each) for each in refused_devices],
         "warnings": [*warnings],
         "kinds": [[kind, *(kinds.get((way, kind), 0) for way in ("up", "down"))] for kind in KINDS] if kinds else [],
+        "months": [*months],
     }
 
 
@@ -280,7 +283,7 @@ def _finished_device(device: DeviceResult, refused: Mapping[str, Mapping[str, st
 def progress_state(found: Mapping[str, Any], where: str) -> PageState:
     """Return the state of a run that another process carries out, from its progress.json."""
     accuracy = found.get("accuracy", {})
-    text = f"{found['method']}, round {found['round']} of {found['rounds']}, as its progress.json tells"
+    text = f"{found['method']}, round {of_rounds(found['round'], found['rounds'])}, as its progress.json shows"
     head = {
         **{name: found[name] for name in ("federation", "method", "seed", "round", "rounds", "expected")},
         "state": "followed",
@@ -311,12 +314,13 @@ def progress_state(found: Mapping[str, Any], where: str) -> PageState:
         updates=found["updates"],
         refused_frames=found.get("refused_frames", {}),
         refused_devices=found["refused_devices"],
+        months=found.get("months", ()),
     )
     return PageState(head=head, devices=devices, ledger=ledger)
 
 
 SETTLED = 64
-"""Rounds after which no device measures a round any more."""
+"""Rounds after which devices no longer measure a round."""
 
 
 class HistoryRows:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 DPI = 150
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8A8A8A"
 COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""The palette of Okabe and Ito, which colour-blind readers can tell apart, without yellow: it is lost on white."""
+"""The palette of Okabe and Ito, which colour-blind readers can distinguish, without yellow, which is invisible on
+white."""
 DASHES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 """The shapes on lines and points.  The lengths of COLOURS, DASHES and MARKERS have no common divisor, so that 252 lines

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_LISTED = 100
-"""Pictures have a row for each of up to so many devices, and histograms of more."""
+"""Maximum number of devices with a row each in a picture; more are drawn as histograms."""
 BINS = 40
 BIN_COLUMNS = ("figure", "from", "to", "devices")
 CLASS_COLUMNS = ("class", "samples", "devices")

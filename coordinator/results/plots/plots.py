@@ -1,17 +1,23 @@
-"""All pictures of a run, and all of a comparison.  The curves of a run are drawn as those of a comparison."""
+"""All pictures of a run, and all of a comparison, and the command `edge-sdk plot`.
+
+The curves of a run are drawn as those of a comparison.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from coordinator.record.instruments import InstrumentPoint, instrument_points
+from coordinator.record.round_result import InstrumentPoint, instrument_points
 from coordinator.record.units import printable
 from coordinator.results.comparison.compare import ALONE, Comparison, MethodRuns, Trial
+from coordinator.results.comparison.compare_files import is_comparison, read_comparison
 from coordinator.results.figures.result import Result
 from coordinator.results.plots.curve_plots import (
     accuracy_by_round,
@@ -34,6 +40,7 @@ from coordinator.results.plots.drawing import (
     HEADER_IN,
     WIDTH_IN,
     Drawings,
+    chosen_drawings,
     draw_line,
     draw_pictures,
     drawings_of,
@@ -46,7 +53,11 @@ from coordinator.results.plots.drawing import (
 )
 from coordinator.results.plots.fleet_plots import BY_DEVICE, MOST_LISTED
 from coordinator.results.plots.insight_plots import MethodInsight, insight_drawings
-from coordinator.results.plots.look import SCREEN, Look, chosen_look
+from coordinator.results.plots.look import FORMATS, SCREEN, WIDTHS_IN, Look, chosen_look
+from coordinator.results.report.progress_file import is_running
+from coordinator.results.report.run_files import read_run
+from edge_sdk.at_rest.files import make_folder
+from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.requests import MeasuredModel
 
 
@@ -201,3 +212,29 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     if SHARE in title:
         axes.yaxis.set_major_formatter(tick_percent)
         axes.set_ylim(0, 1)
+
+
+def command(args: argparse.Namespace) -> int:
+    """Draw the pictures of a run or a comparison at the width of a column or a page."""
+    look = Look(formats=_formats(args.formats), width_in=WIDTHS_IN[args.width], titles=args.titles)
+    if is_comparison(args.folder):
+        drawings = comparison_drawings(read_comparison(args.folder))
+    elif is_running(args.folder):
+        raise UsageError(f"{args.folder}: the run is not over; edge-sdk report shows its progress")
+    else:
+        drawings = run_drawings(read_run(args.folder))
+    drawings = chosen_drawings(drawings, args.only)
+    out: Path = args.out or args.folder / "plots" / args.width
+    make_folder(out, f"--out {out}")
+    paths = draw_pictures(drawings, out, look)
+    found = (path.with_suffix(f".{name}") for path in paths for name in look.formats)
+    sys.stdout.write("".join(f"picture: {path}\n" for path in found))
+    return 0
+
+
+def _formats(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The formats of files, each once.  Raises UsageError."""
+    for name in names or ("",):
+        if name not in FORMATS:
+            raise UsageError(f"--format {name}: expected some of {', '.join(FORMATS)}, such as pdf,svg")
+    return tuple(dict.fromkeys(names))

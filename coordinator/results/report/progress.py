@@ -63,7 +63,7 @@ class Progress(RunObserver):
         """Say who was refused, and why."""
         names_it = re.search(
             rf"(?<![\w-]){re.escape(device)}(?![\w-])", message
-        )  # `device-1` is no part of `device-10`
+        )  # `device-1` must not match `device-10`
         self._line(f"refused {message}" if names_it else f"refused {device}: {message}")
 
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,11 @@ from typing import Any
 from coordinator.ledger import LEDGER
 from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
+from coordinator.record.periods import Periods
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import human_bytes, human_seconds, of_rounds, percent, printable
+from coordinator.results.figures.kinds import by_kind, kind_lines
 from coordinator.results.figures.result import spread
 from coordinator.results.figures.uplift import uplift
 from coordinator.results.report import text_files
@@ -38,8 +40,8 @@ BETWEEN_S = 5.0
 """The least seconds between two writes while no device joins and no round ends."""
 _LOCKED_S = 0.2
 """Seconds to wait for a locked ledger."""
-MOST_HOURS, MOST_DAYS, DAYS_SHOWN = 48, 400, 14
-"""The most hours and days that are listed, and the days that are shown on the terminal."""
+MOST_HOURS, MOST_DAYS, MOST_MONTHS, DAYS_SHOWN = 48, 400, 121, 14
+"""The most hours, days and months that are listed, and the days that are shown on the terminal."""
 MOST_DEVICES = 256
 """The most devices that are listed one by one, so that the file stays small."""
 
@@ -56,6 +58,7 @@ class About:
     """The devices that the run was made for."""
     part: str = ""
     """`alone` while the devices train on their own data for the comparison; empty for the run itself."""
+    class_names: tuple[str, ...] = ()
 
 
 def snapshot(about: About, record: RunRecord, *, done: int, devices: int) -> dict[str, Any]:
@@ -84,17 +87,23 @@ def snapshot(about: About, record: RunRecord, *, done: int, devices: int) -> dic
         "refused_frames": {sender: dict(kinds) for sender, kinds in sorted(record.refused_frames.items())},
         "per_device": [_device(record, name, newest.get(name)) for name in listed],
         **({"uplift": lifted.text} if (lifted := uplift(record.control)) else {}),
-        **(_service(record) if about.rounds == FOREVER else {}),
+        **(_service(record, about.class_names) if about.rounds == FOREVER else {}),
     }
 
 
-def _service(record: RunRecord) -> dict[str, Any]:
+def _service(record: RunRecord, names: Sequence[str]) -> dict[str, Any]:
     """For rounds without an end: how many attempts were skipped, and the newest hours and days."""
-    found: dict[str, Any] = {"skipped": record.skips, "last_skip": record.last_skip}
+    found: dict[str, Any] = {"skipped": record.skips, "last_skip": record.last_skip, "kinds": by_kind(record, names)}
     for name, kind, most in (("hours", "hour", MOST_HOURS), ("days", "day", MOST_DAYS)):
         periods = record.periods.newest(kind, most)
         found[name] = [{"period": str(key), **periods[key].to_json()} for key in periods]
+    found["months"] = month_rows(record.periods)
     return found
+
+
+def month_rows(periods: Periods) -> list[dict[str, Any]]:
+    """The newest months, as plain values."""
+    return [{"period": name, **month.to_json()} for name, month in periods.months().items()][-MOST_MONTHS:]
 
 
 def _device(record: RunRecord, name: str, accuracy: float | None) -> dict[str, Any]:
@@ -193,12 +202,13 @@ _FIELDS: Mapping[str, Any] = {
     "per_device": tuple[Mapping[str, str | float], ...],
     "skipped": int,
     "last_skip": Mapping[str, str | float],
-    **dict.fromkeys(("hours", "days"), tuple[Mapping[str, str | float | None], ...]),
+    "kinds": Mapping[str, Mapping[str, Any]],
+    **dict.fromkeys(("hours", "days", "months"), tuple[Mapping[str, str | float | None], ...]),
 }
 """The types of its values."""
 _SOMETIMES = (
     *("part", "uplift", "resumed_at", "elapsed_s", "updated_s", "refused_frames"),
-    *("skipped", "last_skip", "hours", "days"),
+    *("skipped", "last_skip", "hours", "days", "months", "kinds"),
 )
 """Values that not every file has."""
 
@@ -232,7 +242,7 @@ def read_running(folder: Path, *, whole: bool = True) -> dict[str, Any]:
 
 def _from_ledger(path: Path) -> dict[str, Any]:
     """The progress at the ledger's last checkpoint.  A running coordinator keeps its ledger locked."""
-    with text_files.reading(path, "put back a copy"):
+    with text_files.reading(path, "restore a copy"):
         open_foreign(path).close()  # SQLite would wait for a pipe
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=_LOCKED_S)) as ledger:
@@ -246,7 +256,7 @@ def _from_ledger(path: Path) -> dict[str, Any]:
             return {"version": PROGRESS_VERSION, "source": "locked"}
         raise UsageError(f"{path}: cannot be read ({error})") from None
     except sqlite3.DatabaseError as error:
-        raise UsageError(f"{path}: is no ledger, or damaged ({error})") from None
+        raise UsageError(f"{path}: is not a ledger, or is damaged ({error})") from None
     return _checkpoint_progress(path, spec, checkpoint, history, devices) | {
         "source": "ledger",
         "updated_s": path.stat().st_mtime,
@@ -293,23 +303,27 @@ def running_text(folder: Path, found: Mapping[str, Any], now_s: float | None = N
     ]
     lines += [f"  {line}" for line in remarks.refused_frames(found.get("refused_frames", {}))]
     lines += [printable(f"  {found['uplift']}")] if found.get("uplift") else []
+    lines += [f"  {line}" for line in kind_lines(found.get("kinds", {}))]
     lines += _service_lines(found)
     return "\n".join(lines) + "\n"
 
 
 def _service_lines(found: Mapping[str, Any]) -> list[str]:
-    """The days of rounds without an end, and the last attempt that was skipped."""
-    lines = [_day_words(day) for day in found.get("days", ())[-DAYS_SHOWN:]]
+    """The months and days of rounds without an end, and the last attempt that was skipped."""
+    months = found.get("months", ())
+    lines = [_period_words(month) for month in months] if len(months) > 1 else []
+    lines += [_period_words(day) for day in found.get("days", ())[-DAYS_SHOWN:]]
     if last := found.get("last_skip"):
         skips = f"{found['skipped']} attempts were skipped" if found["skipped"] > 1 else "1 attempt was skipped"
         lines.append(printable(f"  {skips}; the last, at round {last['round']}: {last['reason']}"))
     return lines
 
 
-def _day_words(day: Mapping[str, Any]) -> str:
-    accuracy = "not measured" if day["accuracy"] is None else percent(day["accuracy"])
-    traffic = human_bytes(day["bytes_up"] + day["bytes_down"])
-    return f"  {day['period']}  {day['rounds']:>5} rounds, {day['skipped']} skipped, {traffic}, accuracy {accuracy}"
+def _period_words(each: Mapping[str, Any]) -> str:
+    accuracy = "not measured" if each["accuracy"] is None else percent(each["accuracy"])
+    traffic = human_bytes(each["bytes_up"] + each["bytes_down"])
+    rounds = f"{each['rounds']:>5} rounds, {each['skipped']} skipped"
+    return f"  {each['period']:<10}  {rounds}, {traffic}, accuracy {accuracy}"
 
 
 def _headline(folder: Path, found: Mapping[str, Any], now_s: float) -> str:

@@ -19,6 +19,7 @@ import io
 import json
 import os
 import statistics
+import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -45,7 +46,7 @@ from coordinator.results.figures.round_figures import (
 from coordinator.results.figures.run_figures import fields_read
 from coordinator.results.report import text_files
 from coordinator.results.report.summary import SUMMARY_VERSION, summary, summary_text
-from coordinator.results.report.text_files import as_text, csv_text
+from coordinator.results.report.text_files import as_text, csv_text, read_text
 from edge_sdk.at_rest.foreign import LARGEST, LARGEST_INTEGER, check_fields, open_foreign
 from edge_sdk.errors import StoreError, UsageError
 
@@ -58,9 +59,9 @@ INSTRUMENT_COLUMNS = ("round", "instrument", "device", "value")
 
 
 def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[str]) -> None:
-    """Write all files of a run; what was there of the same names is replaced.
+    """Write all files of a run; existing ones are replaced.
 
-    Raises UsageError where `directory` cannot be a directory, StoreError where it cannot be written.
+    Raises UsageError if `directory` cannot be a directory, StoreError if it cannot be written.
     """
     folder = Path(directory)
     files: dict[str, str | bytes] = {
@@ -125,7 +126,7 @@ def read_insight(folder: Path) -> Insight | None:
     if not path.exists():
         return None
     with (
-        text_files.reading(path, "put back a copy, or remove it, then a picture is missing"),
+        text_files.reading(path, "restore a copy, or remove it, then a picture is missing"),
         open_foreign(path) as file,
     ):
         with zipfile.ZipFile(file) as archive:
@@ -243,8 +244,8 @@ def _remedy(path: Path) -> str:
     """The advice on a file of a run that cannot be read."""
     folder = path.parent
     if (folder / LEDGER).exists():
-        return "put back a copy, or write it again with the command that made it and --resume"
-    return f"put back a copy, or remove {folder} and run it again"
+        return "restore a copy, or write it again with the command that made it and --resume"
+    return f"restore a copy, or remove {folder} and run it again"
 
 
 def _read_summary(path: Path) -> dict[str, Any]:
@@ -420,3 +421,15 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "reasons": _counted_reasons,
 }
 """How a cell of rounds.csv is read, by what it holds."""
+
+
+def holds_finished_run(folder: Path) -> bool:
+    """Whether a folder holds the results of a run that was completed.  Raises UsageError where they do not read."""
+    return (folder / "summary.json").exists() and read_run(folder).completed
+
+
+def tell_finished(folder: Path, *, as_json: bool) -> None:
+    """Say in one line that the run in a folder is finished.  as_json: also print its summary."""
+    sys.stderr.write(f"{folder}: the run is finished, there is nothing to continue\n")
+    if as_json:
+        sys.stdout.write(read_text(folder / "summary.json"))

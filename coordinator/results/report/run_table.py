@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from coordinator.record import remarks
@@ -11,6 +11,7 @@ from coordinator.record.round_result import RoundResult
 from coordinator.record.units import by_reason, human_bytes, human_joules, human_seconds, percent, printable
 from coordinator.results.figures.columns import FigureColumn
 from coordinator.results.figures.device_figures import shown_figures
+from coordinator.results.figures.kinds import kind_lines
 from coordinator.results.figures.metrics import quantiles
 from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.results.figures.run_figures import run_entries
@@ -105,7 +106,14 @@ def _pair(device: DeviceResult, *, compared: bool, own: bool) -> tuple[float | N
 def _notes(result: Result, whole: Mapping[str, Any]) -> list[str]:
     lines = [printable(result.uplift["text"])] if result.uplift else []
     lines += [drift] if (drift := drift_line(result.history)) else []
-    lines += [*_kinds(whole), *_cause(result), *_local(result), *_own_task(result, whole), *_costs(result)]
+    lines += [
+        *kind_lines(result.kinds),
+        *_kinds(whole, without=result.kinds),
+        *_cause(result),
+        *_local(result),
+        *_own_task(result, whole),
+        *_costs(result),
+    ]
     lines += [*_declines(result), *_encodings(result)]
     if result.stopped:
         planned = f" of {result.rounds}" if result.rounds > result.rounds_done else ""  # forever has no number
@@ -120,10 +128,10 @@ def _notes(result: Result, whole: Mapping[str, Any]) -> list[str]:
     return lines + [f"note on {', '.join(ids)}: {note}" for note, ids in _device_notes(result.devices).items()]
 
 
-def _kinds(whole: Mapping[str, Any]) -> list[str]:
+def _kinds(whole: Mapping[str, Any], without: Collection[str]) -> list[str]:
     """The mean accuracies of each board and of each model, where there are several."""
     lines: list[str] = []
-    for kind in ("board", "model"):
+    for kind in (each for each in ("board", "model") if each not in without):
         groups = [
             f"{printable(name)} ({means['devices']}) "
             + " -> ".join(f"{percent(means[key])} {key[:-5]}" for key in _LEVELS if key in means)
@@ -142,7 +150,7 @@ def _cause(result: Result) -> list[str]:
     change = "by the devices' own training and the federation together, on each device's held-out samples"
     if result.uplift:
         return [f"change: {change}"]
-    return [f"change: {change}; what training alone gives, only a simulation of the same data tells"]
+    return [f"change: {change}; only a simulation of the same data shows what training alone gives"]
 
 
 def _costs(result: Result) -> list[str]:

@@ -28,7 +28,7 @@ class Column:
     signed: bool = False
     """Colour a loss red and a gain green where the terminal has colours."""
     optional: int = 0
-    """A narrow terminal leaves out columns, 1 first; 0: this column is always shown."""
+    """A narrow terminal leaves out columns, 1 first; 0 is always shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,14 @@ from coordinator.record.run_record import RunRecord
 from coordinator.results.figures.round_figures import written
 from coordinator.results.figures.uplift import uplift
 from coordinator.results.report.progress import Progress
-from coordinator.results.writers.metrics import PrometheusWriter, metrics_address
-from coordinator.results.writers.tools import MlflowWriter, TensorBoardWriter, WandbWriter
-from coordinator.results.writers.webhook import Webhook
+from coordinator.results.writers.alerts import Webhook
+from coordinator.results.writers.tools import (
+    MlflowWriter,
+    PrometheusWriter,
+    TensorBoardWriter,
+    WandbWriter,
+    metrics_address,
+)
 from edge_sdk.errors import UsageError
 
 

@@ -1,13 +1,17 @@
-"""Writers for TensorBoard, Weights & Biases and MLflow.  All write to this machine by default."""
+"""Writers for TensorBoard, Weights & Biases, MLflow and Prometheus.  All write to this machine by default."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from coordinator.address import ListenAddress, bind, parse_address
+from coordinator.results.figures.round_figures import counters
 from edge_sdk.errors import MissingExtra
+from edge_sdk.protocol.entry_guard import EntryGuard
 
 DATABASE = "mlflow.db"
 
@@ -79,3 +83,92 @@ class MlflowWriter:
     def close(self) -> None:
         """End the run."""
         self._client.set_terminated(self._run)
+
+
+PREFIX = "edge_sdk"
+OPTION = "--metrics"
+METRICS_PORT = 9464
+REQUEST_S = 10.0
+"""The longest wait for the rest of a request, in seconds."""
+
+
+class PrometheusWriter:
+    """Serves the newest figures at http://HOST:PORT/metrics, as gauges with the names of the federation and the method.
+
+    Bytes and devices that did not answer are counters over all rounds.
+    """
+
+    def __init__(self, address: ListenAddress, labels: Mapping[str, str]) -> None:
+        """Raises UsageError where the address cannot be served, MissingExtra without prometheus_client."""
+        try:
+            from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server  # an optional package
+        except ImportError:
+            raise MissingExtra("prometheus-client", "metrics", OPTION) from None
+        self._registry, self._labels = CollectorRegistry(), dict(labels)
+        self._gauge, self._counter = Gauge, Counter
+        self._known: dict[str, Any] = {}
+        bind(address, OPTION).close()  # it says what is wrong with an address
+        self._server, self._thread = start_http_server(address.port, addr=address.host, registry=self._registry)
+        self._guard_requests()
+
+    @property
+    def port(self) -> int:
+        """The port, also where 0 was asked for."""
+        number: int = self._server.server_port
+        return number
+
+    def write(self, round_: int, figures: Mapping[str, float]) -> None:
+        """Set the gauges and raise the counters."""
+        self._of("round", counts=False).set(round_)
+        known = counters()
+        for name, value in figures.items():
+            counts = name in known
+            metric = self._of(name.replace("/", "_"), counts=counts)
+            if counts:
+                metric.inc(value)
+            else:
+                metric.set(value)
+
+    def show(self, figures: Mapping[str, float]) -> None:
+        """Set gauges of the moment, between two rounds."""
+        for name, value in figures.items():
+            self._of(name.replace("/", "_"), counts=False).set(value)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _guard_requests(self) -> None:
+        """Refuse malformed requests in one line, and let no half-sent request keep a thread."""
+        guard, server = EntryGuard("metrics"), cast("Any", self._server)  # whose methods are replaced
+        app = server.get_app()
+        self.refused = guard.refused
+
+        def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            with guard.message("a request"):
+                answer: Iterable[bytes] = app(environ, start_response)
+                return answer
+            start_response("400 Bad Request", [("Content-Type", "text/plain")])
+            return [b"This request cannot be read.\n"]
+
+        def refuse(_request: object, _address: object) -> None:
+            with guard.message("a connection"):
+                raise sys.exc_info()[1] or RuntimeError
+
+        server.set_app(guarded)
+        server.handle_error = refuse
+        server.RequestHandlerClass = type("Handler", (server.RequestHandlerClass,), {"timeout": REQUEST_S})
+
+    def _of(self, name: str, *, counts: bool) -> Any:
+        if name not in self._known:
+            make = self._counter if counts else self._gauge
+            whole = make(f"{PREFIX}_{name}", name.replace("_", " "), [*self._labels], registry=self._registry)
+            self._known[name] = whole.labels(**self._labels)
+        return self._known[name]
+
+
+def metrics_address(text: str) -> ListenAddress:
+    """Read the value of the option.  Raises UsageError."""
+    return parse_address(text, OPTION, METRICS_PORT)

@@ -28,7 +28,7 @@ def identity_taken(device: str) -> RefusalReason:
     return RefusalReason(
         "identity",
         f"another device takes part as {device}, and came first",
-        "give each device an identity of its own (identity=, --id), and never a copied state folder",
+        "give each device its own identity (identity=, --id), and never a copied state folder",
     )
 
 

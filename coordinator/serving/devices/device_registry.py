@@ -40,11 +40,11 @@ class DeviceRegistry:
         self.identities = Identities()
         """Detects two processes that use one id."""
         self._registered: Registered | None = None
-        """What `registered` returned last, until something of it changes."""
+        """The last result of `registered`, while it is valid."""
         self._stamps: dict[str, Stamp] = {}
         """The stamp of each known device's last Hello, refused ones included."""
         self._statuses: dict[str, Stamp] = {}
-        """The stamp of each device's newest status that says whether it takes part."""
+        """The stamp of each device's newest status about whether it takes part."""
 
     # -- admission --------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class DeviceRegistry:
 
     @property
     def open_to_all(self) -> bool:
-        """Whether there is no roster."""
+        """Whether any device may join, because there is no roster."""
         return not self._roster
 
     def known(self, device: str) -> bool:

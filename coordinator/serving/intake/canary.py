@@ -1,10 +1,12 @@
-"""A guard for all classes of the whole fleet: the result of a round is tried on samples of the coordinator first.
+"""A guard for all classes of the fleet: the coordinator tries the result of a round on its own samples first.
 
 The global model of a round is compared with earlier ones, on all samples together and class by class.  If any of these
-loses more than allowed, the round has no result: devices go on from the state before it, and never see the worse one.
+loses more than allowed, the round has no result: devices continue from the state before it, and never get the worse
+one.
 
-The classes of a young model swing: a round learns one class at the cost of another.  So all samples together are
-guarded from the first round on, but a class once its accuracy has held for HELD_ROUNDS rounds, at the level that held.
+The class accuracies of a young model swing: a round learns one class at the cost of another.  So all samples together
+are guarded from the first round on, but a class only once its accuracy was stable for HELD_ROUNDS rounds, at that
+level.
 """
 
 from __future__ import annotations
@@ -29,14 +31,13 @@ from edge_sdk.public_set.samples import PublicSet, public_for
 from edge_sdk.reductions.sign_test import LEAST_SAMPLES, Right, is_worse
 
 HELD_ROUNDS = 3
-"""The rounds in which a class must neither fall nor rise by more than allowed before it is guarded.
+"""The rounds for which a class must be stable (change by at most the allowed drop) before it is guarded.
 
-In the first month of benchmarks/coordinator_load/year.py 17 of 31 rounds were held back with 0, and 2 with 3 or 5.
-"""
+In the first month of benchmarks/coordinator_load/year.py 17 of 31 rounds were held back with 0, and 2 with 3 or 5."""
 MOST_NAMED = 10
-"""The most classes that a line names."""
+"""Maximum number of classes that a line names."""
 ALL = -1
-"""Stands for all samples, in place of a class."""
+"""Represents all samples, instead of a class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +48,15 @@ class GuardTable:
     """An npz file with samples and their `labels`, on which the coordinator tries each global model before devices get
     it; relative to the TOML file.  Needs `federation.nets`."""
     max_drop: Annotated[float, Real(0.0, 1.0)] = 0.1
-    """The most that the accuracy on all samples, or on a guarded class, may fall, beyond chance."""
+    """The maximum drop of the accuracy on all samples, or on a guarded class, beyond chance."""
 
 
 @dataclass(slots=True)
 class AccuracyLevel:
-    """What the global models reach on one class, or on all samples."""
+    """The results of the global models on one class, or on all samples."""
 
     guarded: Right | None
-    """The right answers of the model below which none may fall, or None while nothing is guarded."""
+    """The right answers of the reference model, or None while nothing is guarded."""
     best: Right
     """Those of the best model since the accuracy last fell or rose by more than allowed."""
     held: int = 0
@@ -91,7 +92,7 @@ class Canary:
         self._levels: dict[tuple[bytes, int], AccuracyLevel] = {}
         """By layout, and class or ALL."""
         self._unknown: set[bytes] = set()
-        """Layouts of global models for which there is no net."""
+        """Layouts of global models without a net."""
         self._said = ""
 
     @property
@@ -100,7 +101,7 @@ class Canary:
         return tuple(sorted({key[1] for key, level in self._levels.items() if level.guarded is None}))
 
     def news(self) -> list[str]:
-        """Return a line about the classes that are guarded, if it is another one than before."""
+        """Return a line about the guarded classes, if it has changed."""
         before, self._said = self._said, self._standing()
         return [self._said] if self._said != before else []
 
@@ -119,7 +120,7 @@ class Canary:
         )
 
     def fault(self, method: Method[Any], before: Any, after: Any, at: ExchangeId) -> str:
-        """Return which class lost how much, or an empty text: then this state is accepted.
+        """Return the losses by class, or an empty text, which accepts the state.
 
         before, after: the method's states around a round; at: its first exchange.
         """
@@ -133,7 +134,7 @@ class Canary:
                 faults.append(f"{name} {guarded.mean():.0%} -> {right.mean():.0%}")
         if faults:
             return (
-                f"held back everywhere, devices go on from the state before: on the canary samples {', '.join(faults)}"
+                f"held back everywhere, devices continue from the last state: on the canary samples {', '.join(faults)}"
             )
         self._accept(found)
         return ""
@@ -202,7 +203,7 @@ def read_canary(
 
 
 def _check_takes(net: Model, samples: PublicSet, where: str) -> None:
-    """Raise UsageError for samples that a net cannot take, and for a label that is none of its classes."""
+    """Raise UsageError for samples that a net cannot take, and for a label that it does not have."""
     most = -1 if samples.labels is None else int(samples.labels.max())
     if most >= net.spec.classes:
         raise UsageError(f"{where}: label {most}, and {net.spec.name} has the classes 0 to {net.spec.classes - 1}")

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from edge_sdk.protocol.frames.codec import HEADER_BYTES
-from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES
+from edge_sdk.transport.chunks import MIN_CHUNK_BYTES
 
 EXCHANGE_EARNS, BLOCK_EARNS = 4, 2
 """Frames that an exchange earns its device (an upload, one repetition, a status and a request for chunks), and a public

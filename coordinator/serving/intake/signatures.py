@@ -19,7 +19,7 @@ from edge_sdk.identity.signatures import FrameSigner, Genuine, Role, signed_text
 from edge_sdk.protocol.frames.codec import Limits, Stamp, Verify
 
 LOOK_EVERY_S = 1.0
-"""Seconds between two reads of the registry: a revoked device is out within them."""
+"""Seconds between two reads of the registry, which is how soon a revocation takes effect."""
 
 
 class LabSecurity:
@@ -65,8 +65,8 @@ class LabSecurity:
         """Keep other coordinators on this machine from serving the federation with these keys, within this context.
 
         one_connection: the broker gives each certificate one connection, so a second coordinator may not serve another
-        federation there, either.  Raises UsageError if another coordinator is running: devices would believe only the
-        one that was started last.
+        federation there, either.  Raises UsageError if another coordinator is running: devices would trust only the one
+        that was started last.
         """
         folder, running = self._lab / COORDINATOR_FOLDER, f"{self._lab}: another coordinator"
         with ExitStack() as locks:

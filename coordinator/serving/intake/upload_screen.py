@@ -36,8 +36,8 @@ class UploadScreen:
         self._table, self._registry, self._record, self._size_of = table, registry, record, size_of
         self._norms = UpdateNorms()
         self._out: dict[str, str] = {}
-        """Devices whose upload of the open exchange does not count, with the fault of its values, or empty if it has
-        none."""
+        """Devices whose upload of the open exchange does not count, with the fault of its values, or empty without a
+        fault."""
         self._logits: set[str] = set()
         """Devices that sent only logits in the open exchange.  A trained model's logits are honestly far larger than
         those of a new model, so an outlier is reported (W17) but not held out."""
@@ -51,7 +51,7 @@ class UploadScreen:
     # -- counts -----------------------------------------------------------------------------------------------------
 
     def fix_cap(self) -> None:
-        """Fix the cap of the round that opens, and note who claims more."""
+        """Fix the cap of the round that opens, and record the devices that claim more."""
         known = self._registry.registered
         if known is self._fixed and self._record.count_cap is not None:
             return  # nobody has joined or changed since

@@ -1,8 +1,12 @@
-"""Describes each device of a running federation to operators."""
+"""Describes the devices of a running federation, to operators and to observers of the run."""
 
 from __future__ import annotations
 
-from coordinator.record.open_exchange import OpenExchange
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from coordinator.record.round_result import OpenExchange
+from coordinator.record.run_record import RunRecord
 from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPhase, RoundState
 from coordinator.serving.run_context import RunContext
@@ -135,7 +139,7 @@ class DeviceReport:
         """Return the word for a device's activity, and why it is not training."""
         state, record = self._context.rounds, self._record
         if device in self._context.revoked:
-            return "revoked", "nothing of it counts; edge-sdk lab claim makes a claim with which it enrols again"
+            return "revoked", "its messages do not count; edge-sdk lab claim makes a claim with which it enrols again"
         if device in self._orders.paused:
             return "paused", f"an operator paused it; edge-sdk resume {device} invites it again"
         if device in state.members:
@@ -148,7 +152,7 @@ class DeviceReport:
             note = record.refused_devices[device]
             return "refused", f"{note['message']}; {note['remedy']}"
         if device not in self._registry.numbers:
-            return "expected", "it is on the roster, and has sent nothing"
+            return "expected", "it is on the roster, but has sent nothing"
         if device not in self._registry.hellos:
             return "fetching", "it fetches the public set"
         return "absent", "it has not joined since the coordinator was started"
@@ -172,7 +176,30 @@ class DeviceReport:
         if state.phase is RoundPhase.COLLECTING and device in state.invited and device not in state.folded:
             return "training", ""
         if device in state.folded:
-            return "waiting", "its upload is here; others are awaited"
+            return "waiting", "its upload is here; the round waits for others"
         if state.wanted is not None and state.place.exchange == 0:
             return "waiting", f"it was not drawn for round {number}"
         return "waiting", "it takes part from the next exchange on"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """Answers from the server's own parts, as a RunView."""
+
+    record: RunRecord
+    now_s: Callable[[], float]
+    report: DeviceReport
+    operate: Callable[[str, str | None], tuple[bool, str]]
+
+    def devices(self) -> list[str]:
+        """Return the ids of all devices that are known, sorted."""
+        return self.report.devices()
+
+    def entries(self, devices: Iterable[str]) -> list[DeviceEntry]:
+        """Describe these devices."""
+        now_s = self.now_s()
+        return [self.report.entry(name, now_s) for name in devices]
+
+    def exchange(self) -> OpenExchange:
+        """Return the exchange that is open."""
+        return self.report.exchange()

@@ -157,7 +157,7 @@ class OperatorDesk:
         self._orders.pause(device, wanted=True)
         return (
             True,
-            f"{device} is not waited for, nor invited, until it is resumed",
+            f"{device} is neither awaited nor invited until it is resumed",
             rounds.Declined(device, None, now_s),
         )
 
@@ -171,7 +171,7 @@ class OperatorDesk:
     def _resume(self, device: str | None, now_s: float) -> Reply:
         if device is None:
             if not self._orders.stopping:
-                return True, "the run continues: it was not going to stop", None
+                return True, "the run continues: no stop was ordered", None
             self._orders.stop(wanted=False)
             return True, "the run continues", rounds.CancelDrain()
         if device in self._orders.paused:
@@ -201,8 +201,8 @@ class OperatorDesk:
         if self._context.rounds.between_rounds:
             self._orders.delete_forgotten(self._registry)
         joins = "; it is here: when its link comes back, or it is started again, it joins as a new device"
-        again = f"{joins} (edge-sdk drain, in place of forget, keeps a device out)" if here else ""
-        text = f"{device} is forgotten: it is not waited for, and another device may have its number{again}"
+        again = f"{joins} (to keep a device out, use edge-sdk drain)" if here else ""
+        text = f"{device} is forgotten: the run no longer waits for it, and another device may get its number{again}"
         return True, text, rounds.Left(device, now_s)
 
     def _unfit(self, device: str) -> str:
@@ -270,14 +270,11 @@ class OperatorDesk:
         if fault or hello is None:
             return fault or f"{device} has not joined"
         if not hello.sends_logs:
-            return f"{device} sends no log: its owner has switched that off, or its edge-sdk ({hello.sdk}) is older"
+            return f"{device} sends no log: its owner switched that off, or its edge-sdk ({hello.sdk}) is older"
         return ""
 
     def relay(self, lines: LogLines) -> None:
-        """Give the lines of a device to the operator who asked.
-
-        Raises RemoteProtocolError if nobody asked this device.
-        """
+        """Give the lines of a device to the operator who asked.  Raises RemoteProtocolError without such a question."""
         operator, device = self._waiting.get(lines.request, ("", ""))
         if device != lines.device:
             raise RemoteProtocolError("knowledge", f"log lines of {lines.device} that no operator requested")

@@ -70,7 +70,7 @@ class Orders:
         return self._standing.rollouts
 
     def keep_rollouts(self, plain: Sequence[Mapping[str, Any]]) -> None:
-        """Note which models are rolled out, and how far.  Raises StoreError."""
+        """Record the models that are rolled out, and their stages.  Raises StoreError."""
         self._keep(replace(self._standing, rollouts=plain))
 
     @property
@@ -90,11 +90,11 @@ class Orders:
         return True
 
     def stop(self, *, wanted: bool) -> None:
-        """Note that the run stops at the end of this round, or no longer does.  Raises StoreError."""
+        """Record whether the run stops at the end of this round.  Raises StoreError."""
         self._keep(replace(self._standing, stopping=wanted))
 
     def pause(self, device: str, *, wanted: bool) -> None:
-        """Note that a device is no longer invited, or is again.  Raises StoreError."""
+        """Record whether a device is invited.  Raises StoreError."""
         others = self._standing.paused - {device}
         self._keep(replace(self._standing, paused=others | {device} if wanted else others))
 

@@ -1,7 +1,7 @@
 """A new model for the fleet: an operator's file is offered to a share of the devices, stage by stage.
 
-A stage is kept if the devices' guards and their held-out samples agree; otherwise its devices go back by themselves.
-What was ordered is in the ledger, and what became of it in the Hellos there, so that a restart continues it.
+A stage is kept if the devices' guards and their held-out samples agree; otherwise its devices go back automatically.
+The ledger has the orders, and the Hellos in it the outcomes, so that a restart continues a rollout.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from edge_sdk.reductions.sign_test import CHANCE, at_least
 OFFER_AGAIN_S = 30.0
 """Seconds after which an unanswered offer is sent again."""
 LOOK_EVERY_S = 0.5
-"""Seconds between two looks at what the devices answered."""
+"""Seconds between two checks of the devices' answers."""
 MOST_WORSE = 0.1
-"""A stage is given up if the guards of more than this share of its devices find the file worse."""
+"""A stage is taken back if the guards of more than this share of its devices find the file worse."""
 MAX_DROP = 0.02
-"""It is also given up if accuracy on the held-out samples of all its devices falls by more than this, beyond chance."""
+"""It is also taken back if accuracy on the held-out samples of all its devices falls by more than this, beyond
+chance."""
 KEPT_ROLLOUTS = 8
 """The last rollouts that are kept, so that a device that was away goes back, too."""
 WRITES = 6
-"""The most that a device writes to its flash, in lengths of the file: the file, and states with their moments."""
+"""The maximum that a device writes to its flash, in lengths of the file: the file, and states with their moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One file, and how far it has come."""
+    """One file, and the progress of its rollout."""
 
     sha256: str
     total_bytes: int
@@ -53,9 +54,9 @@ class Rollout:
     share: float
     board: str = ""
     devices: tuple[str, ...] = ()
-    """Those that are offered the file, sorted."""
+    """The devices that are offered the file, sorted."""
     verdict: str = ""
-    """kept or back; empty: the stage is open."""
+    """kept or back; empty while the stage is open."""
 
     @property
     def file(self) -> OfferedFile:
@@ -79,7 +80,7 @@ class RolloutDesk:
         """The file that an operator sends."""
         self._server: BlockServer | None = None
         self._sent_s: dict[tuple[str, int], float] = {}
-        """When each device was sent each offer last."""
+        """When each offer was last sent to each device."""
         self._look_again_s = -math.inf
 
     @property
@@ -103,7 +104,7 @@ class RolloutDesk:
         now, file = self._now, control.file
         if control.operation == "rollback":
             if now is None:
-                return False, "there is no rollout to take back", ()
+                return False, "no rollout can be taken back", ()
             if now.verdict != "back":
                 self._take_back(now, "an operator takes it back")
             return True, self.lines()[0], ()
@@ -134,7 +135,7 @@ class RolloutDesk:
         return True, cost, ()
 
     def _objection(self, file: OfferedFile, control: Control) -> str:
-        """Return why a file cannot be rolled out so, or empty if it can."""
+        """Return why a file cannot be rolled out in this way, or empty if it can."""
         now, classes = self._now, self._context.spec.classes
         if file.classes not in (0, classes):
             return f"{file.name} has {file.classes} classes, the federation {classes}"
@@ -189,7 +190,7 @@ class RolloutDesk:
         )
 
     def _missing(self, file: OfferedFile, folder: Path) -> tuple[int, ...]:
-        """Return the next blocks that an operator has to send; empty: the file is whole.  Raises StoreError."""
+        """Return the next blocks that an operator has to send, or none for a whole file.  Raises StoreError."""
         path = folder / f"{file.sha256.hex()}.onnx"
         if path.exists():
             return ()
@@ -289,7 +290,7 @@ class RolloutDesk:
                 self._sender.send(device, offer)
 
     def _answer(self, rollout: Rollout, hello: Hello) -> OfferAnswer | None:
-        """Return what a device last said of this file in this run."""
+        """Return a device's last answer about this file in this run."""
         answer = hello.offer
         fits = answer is not None and (answer.sha256.hex(), answer.run) == (rollout.sha256, self._context.ledger.run)
         return answer if fits else None
@@ -303,7 +304,7 @@ class RolloutDesk:
     # -- the verdict --------------------------------------------------------------------------------------------------
 
     def _judge(self, now: Rollout) -> None:
-        """Give a file up as soon as it is worse, also later; or keep a stage once its devices have answered."""
+        """Take a file back as soon as it is worse, also later; or keep a stage once its devices have answered."""
         answers = self._answers(now)
         if now.verdict == "back" or not answers:
             return
@@ -326,7 +327,7 @@ class RolloutDesk:
         return silent if 2 * len(silent) > len(now.devices) else [e for e in silent if e in here.members - here.away]
 
     def _take_back(self, now: Rollout, why: str) -> None:
-        """Let the devices of a rollout go back to the model that they had before.  Raises StoreError."""
+        """Let the devices of a rollout go back to their previous model.  Raises StoreError."""
         number = 1 + max(each.number for each in self._rollouts)
         self._keep((*self._rollouts[:-1], replace(now, verdict="back", number=number)))
         self._context.note(f"rollout of {now.name}: {why}; its devices go back to the model before")
@@ -337,7 +338,7 @@ class RolloutDesk:
             hellos = self._context.registry.hellos
             last = {name: self._answer(rollout, hellos[name]) for name in rollout.devices if name in hellos}
             still = sum(each is not None and each.state == "running" for each in last.values())
-            return f"taken back: {still} of {len(rollout.devices)} devices still run it"
+            return f"taken back: {still} of {_devices(len(rollout.devices))} still run it"
         counts = ", ".join(
             f"{list(answers.values()).count(state)} {words}"
             for state, words in (("running", "run it"), ("worse", "found it worse"), ("refused", "refused it"))
@@ -349,7 +350,7 @@ class RolloutDesk:
         figures = f"; of {samples} held-out samples {won} more and {lost} fewer are right" if samples else ""
         board = f" of board {rollout.board}" if rollout.board else ""
         return (
-            f"stage of {rollout.share:.0%}{board}, {rollout.verdict or 'open'}: of {len(rollout.devices)} devices "
+            f"stage of {rollout.share:.0%}{board}, {rollout.verdict or 'open'}: of {_devices(len(rollout.devices))} "
             f"{', '.join(told)}{figures}"
         )
 
@@ -363,3 +364,7 @@ def _counts(answers: Mapping[str, OfferAnswer]) -> tuple[int, int, int]:
     """Return the held-out samples of all devices, and how many of them were lost and won."""
     found = answers.values()
     return sum(each.samples for each in found), sum(each.lost for each in found), sum(each.won for each in found)
+
+
+def _devices(count: int) -> str:
+    return f"{count} device{'s' * (count != 1)}"

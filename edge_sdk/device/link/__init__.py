@@ -1,4 +1,4 @@
-"""A device's traffic: its Hello, its frames with their stamps and signatures, and its pauses.
+"""A device's traffic: its frames with their stamps, signatures and encryption.
 
 Nothing here touches a model.
 May import what `edge_sdk.device` may import.

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from edge_sdk.identity.sealing import Sealing
 from edge_sdk.identity.signatures import FrameSigner
-from edge_sdk.policy.conditions import Objection
+from edge_sdk.policy.policy import Objection
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Stamp

@@ -21,7 +21,7 @@ from edge_sdk.at_rest.digests import checked_row, with_digest
 from edge_sdk.at_rest.files import make_private_folder
 from edge_sdk.durable import Contents, as_store_error, file_lock, is_emptied, open_database, transaction
 from edge_sdk.errors import InUse, Refused, UsageError
-from edge_sdk.privacy.accountant import composed, epsilon
+from edge_sdk.privacy.noise import composed, epsilon
 from edge_sdk.privacy.release import Guarantee
 
 _SCHEMA = """

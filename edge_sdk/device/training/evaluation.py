@@ -1,9 +1,10 @@
-"""The handler of evaluations, the nearest prototype, and accuracies that weigh the classes differently."""
+"""Measurements of a device's model: accuracies, the nearest prototype, each loss term's share of the gradient."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Generator, Mapping
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,12 @@ from edge_sdk.device.training.meter import Meter
 from edge_sdk.device.training.workbench import Workbench, slices
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.requests import Evaluate, serves
+from edge_sdk.models.base import Batches, Model, step_norms
+from edge_sdk.models.optim import PLAIN_STEP
+from edge_sdk.objectives import Objective, Term
+from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol.knowledge import ClassRows
+from edge_sdk.protocol.messages import OF_CLASS
 
 
 @serves(Evaluate)
@@ -43,6 +49,7 @@ def _on_test_set(bench: Workbench, request: Evaluate) -> Generator[None, None, M
         metrics["constant_prediction"] = 1.0
     if held.any():
         metrics["local_accuracy"] = share(right[held])
+    metrics |= class_figures(bench, "test", right, truth)
     if by_prototype:
         metrics["head_accuracy"] = share(by_head == truth)
     elif request.prototypes is not None:
@@ -61,8 +68,23 @@ def _on_held_out(bench: Workbench, request: Evaluate) -> Generator[None, None, M
     for name, (inputs, labels) in bench.held_out.items():
         prototypes = request.prototypes if by_prototype else None
         by_head, _, of_all = yield from _predicted(bench, prototypes, inputs, np.array(bench.class_counts))
-        metrics[name] = share((of_all if by_prototype else by_head) == labels)
+        right = (of_all if by_prototype else by_head) == labels
+        metrics[name] = share(right)
+        metrics |= class_figures(bench, name, right, labels)
     return metrics
+
+
+def class_figures(bench: Workbench, part: str, right: NDArray[np.bool_], truth: Ints) -> dict[str, float]:
+    """Return the accuracy on the samples of each class that the device holds, if this is the part that counts for it.
+
+    part: a metric's name in `held_out`, or `test`.  right, truth: (t,).  As for the control group, the device's own
+    test part counts, else `test`, else its validation part.  Empty where classes are not measured.
+    """
+    counts = "local_accuracy" if bench.data.local_test else "test" if bench.data.test else "validation_accuracy"
+    if not bench.measures_classes or part != counts:
+        return {}
+    held = truth if part != "test" else truth[np.array(bench.class_counts)[truth] > 0]
+    return {f"{OF_CLASS}{each}": share(right[truth == each]) for each in np.unique(held).tolist()}
 
 
 def _predicted(
@@ -139,3 +161,45 @@ def personalised_accuracies(right: NDArray[np.bool_], truth: Ints, counts: Ints)
         "pm_l": weighted_accuracy(right, truth, (counts / max(1, counts.sum())).astype(np.float32)),
     }
     return {name: value for name, value in found.items() if value is not None}
+
+
+def term_shares(model: Model, batches: Batches, objective: Objective, part: Part = "all") -> Mapping[str, float]:
+    """Return each term's gradient norm over the sum of all terms' norms, by the names of `term_names`.
+
+    batches: one mini-batch.  The gradient of one term is the difference of the weights before and after a step of plain
+    SGD with this term alone.  Afterwards the model is restored, with optimiser moments and running statistics.  Terms
+    that are inert for the model are left out.  Empty if fewer than two terms remain, the model does not expose its
+    weights, or a gradient is not finite.
+    """
+    spec = model.spec
+    named = {name: term for name, term in term_names(objective).items() if term.name not in spec.inert_terms}
+    if len(named) < 2 or "weights" not in spec.capabilities:
+        return {}
+    terms = tuple(named.values())
+    norms = step_norms(model, batches, terms, part)
+    if norms is None:
+        norms = _norms_of_steps(model, batches, terms, part)
+    total = sum(norms)
+    if not (isfinite(total) and total > 0):
+        return {}
+    return {name: norm / total for name, norm in zip(named, norms, strict=True)}
+
+
+def _norms_of_steps(model: Model, batches: Batches, terms: Objective, part: Part) -> list[float]:
+    """Compute step_norms for any model, by steps that are undone."""
+    state, before = model.state_bytes(), model.weights()  # (p,)
+    norms = []
+    for term in terms:
+        model.fit(batches, (term,), PLAIN_STEP, part)
+        norms.append(float(np.linalg.norm((model.weights() - before).astype(np.float64))))
+        model.load_state(state)
+    return norms
+
+
+def term_names(objective: Objective) -> dict[str, Term]:
+    """Return the terms by name, with a number from 2 added if an earlier term has the same name."""
+    found: dict[str, Term] = {}
+    for place, term in enumerate(objective):
+        earlier = sum(each.name == term.name for each in objective[:place])
+        found[f"{term.name}.{earlier + 1}" if earlier else term.name] = term
+    return found

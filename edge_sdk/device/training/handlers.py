@@ -12,9 +12,9 @@ import numpy as np
 
 from edge_sdk.arrays import Doubles, Floats, Ints
 from edge_sdk.device.training import divergence
+from edge_sdk.device.training.evaluation import term_shares
 from edge_sdk.device.training.meter import Meter
 from edge_sdk.device.training.private_release import check_finite, keyed_noise, released_once, version_of
-from edge_sdk.device.training.term_shares import term_shares
 from edge_sdk.device.training.workbench import Workbench, add_by_class, slices
 from edge_sdk.errors import NotReleased, StoreError, UsageError
 from edge_sdk.methods.contract import requests
@@ -229,7 +229,7 @@ def serve_encode_samples(bench: Workbench, request: requests.EncodeSamples, _job
 
 
 def _word_counts(ids: Floats, words: int) -> Floats:
-    """Count the tokens of texts (n, t) in so many buckets (n, words): ids are names, of which none is near another."""
+    """Count the tokens of texts (n, t) in this many buckets (n, words): ids are names, without distances."""
     counts = np.zeros((len(ids), words), np.float32)
     np.add.at(counts, (np.arange(len(ids))[:, None], ids.astype(np.int64) % words), 1)
     return counts

@@ -30,7 +30,7 @@ from edge_sdk.methods.local import Local
 from edge_sdk.objectives import CrossEntropy, LabelLoss, Term
 from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.knowledge import Payload
-from edge_sdk.protocol.messages import Assign
+from edge_sdk.protocol.messages import FOREVER, MOST_CLASS_FIGURES, OF_CLASS, Assign
 
 ServeRequest: TypeAlias = Callable[[Request, Job], Generator[Any, Any, Any]]
 """Carries out a request of a method.  The generator pauses between batches; its yields go to the driver."""
@@ -68,6 +68,8 @@ class Learner:
         """secret: the device's 32 bytes from which noise is drawn."""
         self.membership = membership
         self.supply, self._bench, self._secret = supply, supply.bench, secret
+        spec = membership.spec
+        self._bench.measures_classes = spec.rounds == FOREVER and spec.classes <= MOST_CLASS_FIGURES
         self.state: Any = membership.method.device_state()
         """The method's state after the last exchange that counts."""
         self.skipped_round: tuple[int, LearningLost] | None = None
@@ -84,6 +86,12 @@ class Learner:
     def tells_no_counts(self) -> bool:
         """Whether the owner's privacy budget withholds exact numbers of samples."""
         return self._bench.budget is not None
+
+    def told(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the figures that leave the device: those of single classes only if its owner discloses the classes."""
+        if self._bench.discloses_classes:
+            return metrics
+        return {name: value for name, value in metrics.items() if not name.startswith(OF_CLASS)}
 
     @property
     def counts_to_disclose(self) -> tuple[int, ...]:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import LocalData, Raw, augment_draws
-from edge_sdk.device.training.bare_classes import BareClasses, only_samples
 from edge_sdk.device.training.budget import BudgetLedger
 from edge_sdk.device.training.meter import Meter
+from edge_sdk.device.training.private_release import BareClasses, only_samples
 from edge_sdk.errors import EdgeError, ModelError, StoreError, UsageError
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.requests import Private, Request, Source, handler_of
@@ -66,6 +66,8 @@ class Workbench:
     """The owner's privacy budget, if any; with one, numbers of samples leave the device only with noise."""
     beside: Workbench | None = None
     """The workbench of the device's own model, if this is the proxy's workbench."""
+    measures_classes: bool = False
+    """Whether evaluations also measure each class, for the owner and for those to whom classes are disclosed."""
 
     tell_of_classes: Callable[[str], None] = field(default=lambda _line: None, repr=False)
     """Called with lines for the owner that name classes."""

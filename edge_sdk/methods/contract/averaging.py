@@ -28,7 +28,7 @@ class AveragingParams(Protocol):
 
     @property
     def start(self) -> str:
-        """How round 0 begins (edge_sdk.methods.contract.params.Start)."""
+        """How round 0 begins (edge_sdk.methods.contract.description.Start)."""
 
 
 P = TypeVar("P", bound=AveragingParams)
@@ -73,7 +73,7 @@ class Averaging(Method[P]):
 
     @property
     def weighting(self) -> str:
-        """How devices are weighted in the mean (edge_sdk.methods.contract.params.Weighting)."""
+        """How devices are weighted in the mean (edge_sdk.methods.contract.description.Weighting)."""
         return str(self.params.weighting)  # type: ignore[attr-defined]  # a class without it overrides this
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:

@@ -1,15 +1,17 @@
-"""What a method says of itself: its name, what travels, what it needs of a device, and its parameters."""
+"""A method's description: its name, what travels, what it needs of a device, and its parameters."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 from edge_sdk.methods.contract.requests import MeasuredModel, ModelRole
+from edge_sdk.protocol.frames.leaves import Range, Text
 from edge_sdk.protocol.frames.schema import tag_of, wire
 from edge_sdk.protocol.knowledge import Slot
 from edge_sdk.protocol.messages import FederationSpec, Hello, Scalar
@@ -20,6 +22,34 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # a development package, not in the base install
 
     from edge_sdk.privacy.release import Guarantee
+
+
+__all__ = ["ProxyFamily", "Range", "SlotAge", "Start", "Weighting"]
+
+Weighting: TypeAlias = Literal["samples", "uniform"]
+"""How devices are weighted in a mean: by their samples, or all equally."""
+Start: TypeAlias = Literal["first", "equal"]
+"""In round 0 the federation has no weights yet.  `first`: all devices continue from the model of the contributor with
+the lowest number; `equal`: all devices start from equal weights (one file, one seed), so that round 0 is averaged.  A
+federation whose devices start equal (`federation.start`) has `equal` as the default of every method's `start`."""
+
+
+ProxyFamily: TypeAlias = Annotated[str, Text(200, r"[\w.:-]+", "a model family or MODULE:FACTORY")]
+"""The family of the proxy in a simulated fleet, or MODULE:FACTORY (docs/reference/models.md)."""
+SlotAge: TypeAlias = Annotated[int, Range(0, paper="0: slots never expire")]
+"""Rounds after which the upload of an absent device no longer counts; 0 keeps it."""
+
+
+def has_start(params: type[Any]) -> bool:
+    """Return whether a method has the parameter `start` in this common meaning."""
+    return bool(_annotations(typing.cast("Any", params)).get("start") == Start)
+
+
+@functools.cache
+def _annotations(params: type) -> dict[str, Any]:
+    """Return the annotations of a dataclass, cached: each lookup compiles them again."""
+    return typing.get_type_hints(params, include_extras=True)
+
 
 P = TypeVar("P")
 
@@ -102,7 +132,8 @@ class Description(Generic[P]):
     same_layout: bool = True
     """Whether all models must have one layout, if weights are shared; otherwise each layout is averaged separately."""
     without_weights: str = ""
-    """The setting under which the method shares no weights, so that nets may differ, or empty if there is none."""
+    """The setting under which the method shares no weights, so that nets may differ, or empty without such a
+    setting."""
     runs_nets: bool = False
     """Whether the coordinator runs models of the devices' architectures (`nets`)."""
     lock_step: bool = False
@@ -178,9 +209,9 @@ class Description(Generic[P]):
         return None
 
     def objection(self, hello: Hello) -> str:
-        """Return why a device may not take part, and after "; " what to do, or "".
+        """Return why a device may not take part, and after "; " the remedy, or "".
 
-        In a method that `releases` it is why the guarantee would not hold for the device, without what to do.
+        In a method that `releases` it is why the guarantee would not hold for the device, without a remedy.
         """
         return ""
 

@@ -126,7 +126,7 @@ class ReadSplice(Request):
 class WriteSplice(Request):
     """From now on the own model's last layer reads rows (g, f, 1), g the features of the proxy and f its own.
 
-    Predictions and evaluations of the device take both models then; Fit and FitBoth train each as it is.
+    Predictions and evaluations of the device then use both models; Fit and FitBoth train each alone.
     """
 
     rows: Floats  # (d, d_proxy + d + 1)
@@ -295,7 +295,7 @@ class ReadWeights(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadChange(Request):
-    """Answered with LowRank: how far all trainable scalars are from `base`, each matrix cut to a share of its energy.
+    """Answered with LowRank: all trainable scalars less `base`, each matrix cut to a share of its energy.
 
     Without a base it is answered with the scalars themselves, whole.
     """
@@ -359,11 +359,11 @@ class Evaluate(Request):
     """Whether figures may depend on the classes that this device holds, and on its held-out data; if not, only
     `accuracy` is measured."""
     recorded: bool = True
-    """Whether the figures go into the upload; if not, they are the answer alone, for an instrument, and not metered."""
+    """Whether the figures go into the upload; if not, they are only the answer, for an instrument, and not metered."""
 
 
 def handler_of(kind: type[Request]) -> Handler:
-    """Return the registered handler of a class of requests.  Raises UsageError, in one line, if there is none."""
+    """Return the registered handler of a class of requests.  Raises UsageError, in one line, without a handler."""
     name = kind.__name__
     where = registry.value(REQUESTS, name)
     if not where:

@@ -2,7 +2,7 @@
 
 It cannot be predicted without the secret.  A round that is recomputed after a crash uploads the same bits, so that
 repetition cannot average the noise away.  Different values get different noise in every round.  The guarantee is the
-exact (epsilon, delta)-differential privacy of a Gaussian mechanism, by edge_sdk.privacy.accountant.
+exact (epsilon, delta)-differential privacy of a Gaussian mechanism, by edge_sdk.privacy.noise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from edge_sdk.arrays import Doubles
 from edge_sdk.methods.contract.job import SECRET_BYTES
-from edge_sdk.privacy.accountant import epsilon
+from edge_sdk.privacy.noise import epsilon
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.reductions import MOST, Contribution

@@ -3,7 +3,7 @@
     c5   generator   one step of Adam on L_IE + lambda_1 L_CE + lambda_2 L_A, through the teacher; FedKF eq. 1 to 4
     c6   model       its loss has gamma KL(teacher(x_G) || f(x_G)), x_G made of the same noise and held constant; eq. 5
 
-The teacher is a copy of the model with the teacher's weights; slopes of samples lead from it to the generator.
+The teacher is a copy of the model with the teacher's weights; the samples' slopes lead from it to the generator.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import StoreError
-from edge_sdk.methods.parts.fedkf_generator import (
+from edge_sdk.methods.parts.fedkf_term import (
     LEAKY,
     NORM_FLOORS,
     NORMS,
     WIDTHS,
+    DataFree,
     Plan,
     drawn_noise,
     extra_flops_of,
@@ -31,7 +32,6 @@ from edge_sdk.methods.parts.fedkf_generator import (
     noise_draws,
     warn_of_size,
 )
-from edge_sdk.methods.parts.fedkf_term import DataFree
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_forms import FormHost, OwnForm
 from edge_sdk.models.onnx_file.graph import IR_VERSION, OPSET, Graph, port, rows_port, tensor_port
@@ -68,7 +68,7 @@ class _Layers:
         return name
 
     def shaped(self, x: str, *shape: int) -> str:
-        """Give a tensor another shape."""
+        """Reshape a tensor."""
         return self.add("Reshape", [x, self.constant(np.array(shape, np.int64))])
 
     def doubled(self, x: str) -> str:
@@ -205,7 +205,7 @@ class NumpyImitation(OwnForm):
         return isinstance(body, GraphBody) and body.back_to_samples and is_picture(body.sample_shape)
 
     def begin(self, model: FormHost, term: DataFree, batches: Batches) -> None:
-        """Take up the teacher, the range of the device's samples and the noise."""
+        """Set the teacher, the range of the device's samples and the noise."""
         self._take_up(model, term, batches)
         self._draws = noise_draws(batches.seed)
 

@@ -1,8 +1,8 @@
 """FedAL's discriminator, which predicts the device that made a prediction.
 
 h: K -> 32 -> 265 -> N with ReLU and an N-way output (the paper gives two layers of 32 and 265 neurons; the activation
-and the output layer are our reading), input softmax(f / E_D), U_n = log softmax(h(p_n))_n.  There is room for devices
-that may come; the softmax is over the outputs of those that were ever seen.
+and the output layer are our reading), input softmax(f / E_D), U_n = log softmax(h(p_n))_n.  There are spare outputs for
+devices that may join; the softmax covers the outputs of devices seen so far.
 """
 
 from __future__ import annotations

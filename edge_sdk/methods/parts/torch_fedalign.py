@@ -35,7 +35,7 @@ def flow(before: Tensor, after: Tensor) -> Tensor:
 
 
 def largest_singular_value(x: Tensor) -> Tensor:
-    """Return that of each matrix by power iterations on X X^T from ones: (b, c, c') -> (b,)."""
+    """Return the largest singular value of each matrix by power iterations on X X^T from ones: (b, c, c') -> (b,)."""
     square = x @ x.transpose(1, 2)  # (b, c, c)
     v = torch.ones_like(square[:, :, :1])
     norm = torch.ones_like(v[:, :1])
@@ -90,7 +90,7 @@ class Alignments(StatefulForm):
                 self._block_flops = count_cost(_Alone(self._block), zero)[1].flops
 
     def _stop(self) -> None:
-        """Look at no further passes."""
+        """Ignore further passes."""
         self._seen.clear()
         if self._handle is not None:
             self._handle.remove()
@@ -112,7 +112,7 @@ class Alignments(StatefulForm):
 
 
 class _Alone(torch.nn.Module):
-    """A block, asked past its own hooks."""
+    """A block, called without its own hooks."""
 
     def __init__(self, block: torch.nn.Module) -> None:
         super().__init__()

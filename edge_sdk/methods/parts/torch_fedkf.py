@@ -3,8 +3,8 @@
     c5   generator   one step of Adam on L_IE + lambda_1 L_CE + lambda_2 L_A, through the teacher; FedKF eq. 1 to 4
     c6   model       its loss has gamma KL(teacher(x_G) || f(x_G)), x_G made of the same noise and held constant; eq. 5
 
-The teacher has the model's own layers: it is asked with its weights in their place, and no second net is held.
-Both answer as in inference, so samples that are made up touch no running statistics.
+The teacher uses the model's own layers with its weights in place of theirs, which saves a second net in memory.  Both
+run as in inference, so generated samples change no running statistics.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from torch.func import functional_call
 
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import StoreError
-from edge_sdk.methods.parts.fedkf_generator import (
+from edge_sdk.methods.parts.fedkf_term import (
     LEAKY,
+    LEAST_SHARE,
     NORM_FLOORS,
     WIDTHS,
+    DataFree,
     Plan,
     drawn_noise,
     extra_flops_of,
@@ -34,7 +36,6 @@ from edge_sdk.methods.parts.fedkf_generator import (
     noise_draws,
     warn_of_size,
 )
-from edge_sdk.methods.parts.fedkf_term import LEAST_SHARE, DataFree
 from edge_sdk.models.base import Batches
 from edge_sdk.models.torch_nets.torch_anatomy import Tapped, count_cost
 from edge_sdk.models.torch_nets.torch_arrays import array_of, to_tensor

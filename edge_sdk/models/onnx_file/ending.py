@@ -25,7 +25,7 @@ _PICKS = {"ai.onnx.ml.ArrayFeatureExtractor", "Gather"}
 """Operators that give the label at an index, their second input."""
 CLASSIFIER = "ai.onnx.ml.LinearClassifier"
 _BOUNDED = {"Relu", "Clip", "LeakyRelu", "Elu", "HardSwish", "HardSigmoid", "Tanh", "Gelu"}
-"""Operators that no classifier ends in: what they give are features."""
+"""Operators with which classifiers do not end: their outputs are features."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +106,7 @@ def chosen_endings(graph: Graph, output: str | None, classes: int | None) -> lis
 
 
 def class_labels(graph: Graph, width: int) -> tuple[int | str, ...]:
-    """Return what the file calls its classes, in the order of its scores, or () where it does not tell."""
+    """Return the file's class names, in the order of its scores, or () if it has none."""
     for name in graph.outputs:
         maker, _ = decides(graph, name, picked=False)
         labels = () if maker is None else maker.class_labels()

@@ -68,7 +68,7 @@ def weights_of_layer(graph: Graph, layer: OutputLayer) -> HeadWeights | None:
 
 
 def constants_of_layer(graph: Graph, layer: OutputLayer) -> frozenset[str]:
-    """Return the constants of a file that hold numbers of its last layer, in whatever form it has them."""
+    """Return the constants of a file that hold numbers of its last layer, in any form."""
     own = {layer.features, *(name for each in layer.operators for name in each.outputs)}
     taken = {name for each in layer.operators for name in each.inputs if name and name not in own}
     held = (each for name in taken for each in graph.up_to([name]).constants.values())

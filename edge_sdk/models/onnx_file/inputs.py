@@ -112,7 +112,7 @@ class Inputs:
 
     @property
     def most(self) -> int:
-        """The samples that `feed` takes at once; 0: any number."""
+        """The number of samples that `feed` takes at once, or 0 for any number."""
         return int(self._adapter is not None or self.unbatched)
 
     @property

@@ -75,7 +75,7 @@ class Constant:
         return self.raw if (beside := self._beside()) is None else b"".join((*(f.raw for f in kept), put(_RAW, beside)))
 
     def _listed(self, parts: Mapping[int, list[Field]], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the values (n,) from whichever field holds them."""
+        """Return the values (n,) from the field that holds them."""
         raw: bytes | memoryview | None = self._beside()
         if raw is None and _RAW in parts:
             raw = parts[_RAW][-1].content

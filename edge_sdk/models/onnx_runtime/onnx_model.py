@@ -18,11 +18,9 @@ from edge_sdk.models.checks import check_whole_inputs, check_width, with_steps
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.ending import chosen_endings
-from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, read_graph
+from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, own_constants, read_graph
 from edge_sdk.models.onnx_file.inputs import Adapter, Layout
-from edge_sdk.models.onnx_file.own_constants import own_constants
-from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine
-from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession
+from edge_sdk.models.onnx_runtime.onnx_session import OnnxEngine, OnnxSession
 from edge_sdk.models.onnx_runtime.onnx_split import Split, is_single, scores_of, split_file, sure_ending
 from edge_sdk.models.onnx_training.body import GraphBody, arranged
 from edge_sdk.models.predict_only import PredictOnly

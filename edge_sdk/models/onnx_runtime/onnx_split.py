@@ -13,7 +13,7 @@ from edge_sdk.arrays import Floats
 from edge_sdk.errors import ModelError
 from edge_sdk.models.checks import LEAST_PROBABILITY, sum_to_one
 from edge_sdk.models.onnx_file.ending import CLASSIFIER, Ending, OutputLayer, chosen_endings, class_labels, ending_of
-from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, read_graph
+from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, own_constants, read_graph, with_values
 from edge_sdk.models.onnx_file.head import (
     HeadPlace,
     HeadWeights,
@@ -25,7 +25,6 @@ from edge_sdk.models.onnx_file.head import (
     with_rows,
 )
 from edge_sdk.models.onnx_file.inputs import Adapter, Layout
-from edge_sdk.models.onnx_file.own_constants import own_constants, with_values
 from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession, digest_of
 
 How = Literal["layer", "outputs", "new"]
@@ -198,7 +197,7 @@ def split_file(
             _check_finite(rows, name)
             place = HeadPlace(layer.features, ending.scores, ending.then, dtype=layer.dtype)
             return _checked(split(place, "layer", rows, single=single), rows)
-        if ending.cut:  # a classifier of other things: what it learnt up to its last layer is of use
+        if ending.cut:  # a classifier of other classes: its layers before the last one are useful
             return split(HeadPlace(layer.features, layer.features), "new")
     if features is not None:
         return split(HeadPlace(features, features), "new")
@@ -209,9 +208,9 @@ def split_file(
 
 
 def sure_ending(graph: Graph, endings: Sequence[Ending], classes: int | None, opens: Opens) -> Ending:
-    """Return the ending that is meant, after a look at what the file gives where the structure does not tell.
+    """Return the intended ending, by the file's outputs if its structure is ambiguous.
 
-    Raises ModelError where several could be meant.
+    Raises ModelError if several endings fit.
     """
     found = [each if not each.guessed or _holds(graph, each, opens) else _bare(graph, each) for each in endings]
     if len(found) > 1:

@@ -20,9 +20,15 @@ from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.graph import Graph, read_graph, tensor_port
 from edge_sdk.models.onnx_file.head import HeadWeights
 from edge_sdk.models.onnx_file.inputs import Inputs
-from edge_sdk.models.onnx_training.directional import DIRECTION, directional_graph
 from edge_sdk.models.onnx_training.engine import GraphEngine, GraphPasses, GraphStep, flops_of, tensors_of, to_its_end
-from edge_sdk.models.onnx_training.gradient import TrainingGraph, learnable, moving, training_graph
+from edge_sdk.models.onnx_training.gradient import (
+    DIRECTION,
+    TrainingGraph,
+    directional_graph,
+    learnable,
+    moving,
+    training_graph,
+)
 from edge_sdk.models.onnx_training.recurrent import LEFT_WHOLE
 from edge_sdk.models.onnx_training.rewrites import trainable
 from edge_sdk.models.onnx_training.rules import NotDifferentiable
@@ -39,7 +45,8 @@ SHARE = 0.5
 _AT_ONCE = 100
 """The operators up to which both passes are one session; with more, two are as quick, and each is opened sooner."""
 _CHUNK, _CHUNK_FLOPS = 64, 400_000_000
-"""The most samples of an inference pass, and about the most operations, unless one sample takes more."""
+"""The maximum number of samples of an inference pass, and about the maximum of operations, unless one sample takes
+more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +338,7 @@ class GraphBody(FlatPart):
         return self._digest
 
     def separate(self) -> None:
-        """Take weights of its own, and no moments; what computes is shared."""
+        """Give the copy its own weights, without moments; the engine is shared."""
         super().separate()
         self._slopes, self._ready, self._steps, self._to_samples = np.zeros_like(self.values), {}, {}, {}
 

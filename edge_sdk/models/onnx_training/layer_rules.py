@@ -9,10 +9,9 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.models.onnx_file.node import Node
-from edge_sdk.models.onnx_training.conv_rules import conv_input
+from edge_sdk.models.onnx_training.conv_rules import KernelWindow, conv_input
 from edge_sdk.models.onnx_training.emitter import Emitter, floats_of
 from edge_sdk.models.onnx_training.rules import NotDifferentiable, Slopes, first, reduced_axes, rule
-from edge_sdk.models.onnx_training.window import KernelWindow
 
 # -- pools ----------------------------------------------------------------------------------------------------------
 

@@ -15,11 +15,10 @@ from edge_sdk.models.checks import check_whole_number
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.ending import OutputLayer, chosen_endings
-from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, port, read_graph, samples_graph
+from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, own_constants, port, read_graph, samples_graph, with_values
 from edge_sdk.models.onnx_file.head import HeadWeights, constants_of_layer, weights_of_layer, with_new_head, with_rows
 from edge_sdk.models.onnx_file.inputs import Inputs, Layout, ports_of
 from edge_sdk.models.onnx_file.node import Node, node
-from edge_sdk.models.onnx_file.own_constants import own_constants, with_values
 from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
 from edge_sdk.models.onnx_training import numpy_layers
 from edge_sdk.models.onnx_training.body import GraphBody, arranged
@@ -28,7 +27,7 @@ from edge_sdk.models.onnx_training.numpy_operators import OPERATORS
 from edge_sdk.models.trained_body import ArrangedBody, TrainedBody
 
 _NAME = "onnx"
-"""What a model from a file is called, unless its owner names it; errors then name the file."""
+"""The default name of a model from a file; errors then name the file."""
 assert numpy_layers  # its operators are registered  # noqa: S101
 
 
@@ -234,7 +233,7 @@ def file_parts(
     count = classes or (len(layer.rows) if layer else None)
     if at is None or count is None or count < 2:
         raise ModelError(
-            f"{name}: without ONNX Runtime, its last linear layer does not tell features and classes: name a tensor "
+            f"{name}: without ONNX Runtime, its last linear layer does not show features and classes: name a tensor "
             "with features= and pass classes="
         )
     body = _body(whole, at, input_shape, layout, train)

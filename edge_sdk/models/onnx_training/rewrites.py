@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 
 from edge_sdk.models.onnx_file.graph import Graph
 from edge_sdk.models.onnx_file.node import Node, node
-from edge_sdk.models.onnx_training.conv_rules import selection
+from edge_sdk.models.onnx_training.conv_rules import KernelWindow, selection
 from edge_sdk.models.onnx_training.emitter import Shape
-from edge_sdk.models.onnx_training.form import GraphForm
-from edge_sdk.models.onnx_training.recurrent import RecurrentAsSteps
-from edge_sdk.models.onnx_training.window import KernelWindow
+from edge_sdk.models.onnx_training.recurrent import GraphForm, RecurrentAsSteps
 
 _MOST_PAIRS = 1 << 19
 """The inputs times outputs of all channels up to which a convolution by channel is computed as a product."""
@@ -62,7 +60,7 @@ class _SequencesAsParts(GraphForm):
         return [node("Split", [each.inputs[0], held], names[0], axis=self._axis(each)).giving(names)]
 
     def _parts(self, each: Node) -> int:
-        """Return into how many parts an operator splits, if all of them are read one by one; 0: it is another one."""
+        """Return the number of parts into which an operator splits, if all are read singly, or 0 for other ones."""
         if each.operator != "SplitToSequence" or len(each.inputs) < 2:
             return 0
         readers = [one for one in self.graph.nodes if each.outputs[0] in one.inputs]

@@ -26,7 +26,7 @@ SELECTING = {"Shape", "Size", "Constant", "ConstantOfShape", "Range", "Equal", "
 
 
 class NotDifferentiable(Exception):
-    """An operator is used in a way that has no rule; what lies before it is frozen."""
+    """An operator is used in a way without a rule; the layers before it are frozen."""
 
     tensor = ""
     """The tensor that the operator computes."""
@@ -269,7 +269,7 @@ def _matmul(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     slope = first(slopes)
     if len(to.shape(a)) < 2 or len(to.shape(b)) < 2:
         raise NotDifferentiable("a product with a vector")
-    if len(to.shape(b)) == 2:  # a layer: one product of matrices each, whatever stands before
+    if len(to.shape(b)) == 2:  # a layer: one product of matrices each, after any layer
         k, n = to.shape(b)
         flat = to.reshape(slope, (prod(to.shape(slope)[:-1]), n))
         rows = to.reshape(a, (prod(to.shape(a)[:-1]), k))

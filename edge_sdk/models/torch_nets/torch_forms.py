@@ -68,7 +68,7 @@ class Host:
 class StatefulForm(ABC):
     """The form of a term on `own`: one for each model, which may keep something between fits, such as a generator.
 
-    What it keeps is saved with the model, as arrays whose names begin with `prefix`.
+    Its state is saved with the model, as arrays whose names begin with `prefix`.
     """
 
     prefix: ClassVar[str]

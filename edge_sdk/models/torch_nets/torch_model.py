@@ -89,7 +89,7 @@ _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class TorchModel:
-    """Any net in torch; what it can do follows from what it is made of.
+    """Any net in torch; its capabilities follow from its layers.
 
     Features are the output of the layer named `features`, or the input of the last nn.Linear that runs; a net without
     either has none to give.  Head rows are those of the last nn.Linear, if it turns the features into the logits.

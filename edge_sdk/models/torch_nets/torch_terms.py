@@ -37,7 +37,7 @@ from edge_sdk.objectives import (
     Proximal,
     needed,
 )
-from edge_sdk.objectives.contrast import APART
+from edge_sdk.objectives.on_features import APART
 
 
 def cross_entropy_loss(term: CrossEntropy, _device: torch.device) -> Loss:

@@ -1,4 +1,4 @@
-"""The steps of one fit of a torch net, computed by torch's autograd: what every faster way must equal to the bit."""
+"""The steps of one fit of a torch net by torch's autograd, which every faster way must equal to the bit."""
 
 from __future__ import annotations
 

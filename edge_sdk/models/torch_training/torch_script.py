@@ -72,7 +72,7 @@ class SizedRecording:
 
     recording: Recording
     size: int
-    """The size of the mini-batch; 0: any."""
+    """The size of the mini-batch, or 0 for any."""
     knowledge: tuple[KnowledgeUse, ...]
 
     def fits(self, tensors: Sequence[Tensor], size: int) -> bool:
@@ -104,7 +104,7 @@ def _selects(line: ScriptLine, name: str) -> bool:
 
 
 def for_any_size(one: SizedRecording, two: SizedRecording) -> SizedRecording:
-    """Return what both are, for any size of a mini-batch.  Raises NotTraceable if they do not tell."""
+    """Return the common form of both, for any size of a mini-batch.  Raises NotTraceable if they have none."""
     if one.size == two.size or 0 in (one.size, two.size):
         raise NotTraceable("two recordings of one size do not tell what another is")
     knowledge = []

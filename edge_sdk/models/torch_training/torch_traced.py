@@ -263,10 +263,8 @@ def _key_of(subject: Subject, x: Tensor) -> Hashable:
 
 PASSES = Passes()
 CHANGES = Passes()
-"""Traced passes that tell what each term of an objective alone would change.
-
-They are kept apart from PASSES, because either has a largest number of entries.
-"""
+"""Traced passes that measure the change by each single term of an objective.  They are separate from PASSES, because
+both have a maximum number of entries."""
 
 
 def _recorded_pass(subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> SizedRecording:

@@ -263,7 +263,7 @@ def _header(length: int, stamp: Stamp, flags: int, version: int = VERSION) -> by
 
 
 def decode(frame: bytes, limits: Limits = CONTROL_LIMITS, verify: Verify | None = None) -> Envelope:
-    """Return the message in a frame and its stamp.  Raises only RemoteProtocolError, whatever the bytes.
+    """Return the message in a frame and its stamp.  Raises only RemoteProtocolError, for any bytes.
 
     verify: checks the signature, or None to ignore signatures.
     """

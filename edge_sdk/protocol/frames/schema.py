@@ -154,7 +154,7 @@ def _group_of(annotation: object) -> str:
 
 
 def registered(base: type, tag: str) -> type[Any]:
-    """Return the class of an open base with this tag.  Raises UsageError, in one line, if there is none."""
+    """Return the class of an open base with this tag.  Raises UsageError, in one line, without such a class."""
     group = _group_of(base)
     cls = registry.load_entry(group, tag, f"{base.__name__.lower()} kind")
     if not (isinstance(cls, type) and issubclass(cls, base) and vars(cls).get("__wire_tag__") == tag):

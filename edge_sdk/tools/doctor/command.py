@@ -15,23 +15,22 @@ from pathlib import Path
 from typing import TextIO
 
 from edge_sdk.boards import profiles
-from edge_sdk.policy.linux_sensors import LinuxSensors
-from edge_sdk.tools.doctor import broker, certificates, disk, machine, packages
+from edge_sdk.policy.sensors import LinuxSensors
+from edge_sdk.tools.doctor import broker, certificates, disk, machine
 from edge_sdk.tools.doctor.broker import BrokerObservation
 from edge_sdk.tools.doctor.finding import Check, CheckResult, CheckTarget, Finding, Level, run_checks
-from edge_sdk.tools.doctor.machine import plugin_checks
-from edge_sdk.tools.doctor.packages import Requirement
+from edge_sdk.tools.doctor.machine import Requirement, plugin_checks
 from edge_sdk.tools.selftest import open_mqtt, run_selftest
 from edge_sdk.transport.mqtt.tls import TlsFiles
 from edge_sdk.transport.mqtt.url import parse_broker_url
 
 
 def _package(requirement: Requirement, _target: CheckTarget) -> Finding:
-    return packages.judge(requirement, packages.installed(requirement.name))
+    return machine.judge(requirement, machine.installed(requirement.name))
 
 
 PACKAGES: tuple[Check, ...] = tuple(
-    Check(requirement.name, partial(_package, requirement)) for requirement in packages.requirements()
+    Check(requirement.name, partial(_package, requirement)) for requirement in machine.requirements()
 )
 MACHINE: tuple[Check, ...] = (
     Check("python", lambda _: machine.judge_python(machine.python_version())),
@@ -45,7 +44,7 @@ MACHINE: tuple[Check, ...] = (
     Check("state sync", lambda p: disk.judge_sync(disk.measure_sync_s(p.state))),
     Check("state speed", lambda p: disk.judge_speed(disk.measure_bytes_per_s(p.state))),
     Check("state room", lambda p: disk.judge_room(disk.free_bytes(p.state))),
-    Check("msgpack coder", lambda _: packages.judge_msgpack(packages.msgpack_packer())),
+    Check("msgpack coder", lambda _: machine.judge_msgpack(machine.msgpack_packer())),
     Check("mosquitto", lambda _: machine.judge_mosquitto(machine.mosquitto_version(), amqtt=machine.has_amqtt())),
 )
 BROKER = (

@@ -35,7 +35,7 @@ CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
 def command(args: argparse.Namespace) -> int:
     """Write a device's unit, or show it with --dry-run."""
     if not args.systemd:
-        raise UsageError("what to install? add --systemd; there is no other kind of service")
+        raise UsageError("what to install? add --systemd, the only kind of service")
     if not sys.platform.startswith("linux"):
         raise UsageError(f"--systemd: there is no systemd on {sys.platform}; start `edge-sdk device` by other means")
     service = _service(args)
@@ -90,7 +90,7 @@ def _check(device: argparse.Namespace, secrets: Path) -> None:
     for option in ("public", "policy", "ca", "cert", "key"):
         file = getattr(device, option)
         if file is not None and not Path(file).is_file():
-            raise UsageError(f"--{option} {file}: there is no such file; give one that the service can read")
+            raise UsageError(f"--{option} {file}: no such file; give one that the service can read")
     if device.policy is not None:
         load_policy(Path(device.policy))
 
@@ -188,7 +188,7 @@ def _next_steps(service: Service, file: Path) -> str:
         *(
             []
             if service.system
-            else [f"  loginctl enable-linger {service.user}  # so that it runs while nobody is logged in"]
+            else [f"  loginctl enable-linger {service.user}  # so that it runs without a logged-in user"]
         ),
         f"  {journal} -fu {service.name}",
         f"to remove it: {manager} disable --now {service.name} && rm {shlex.quote(str(file))}",

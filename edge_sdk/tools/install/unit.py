@@ -89,7 +89,7 @@ def _about(service: Service) -> list[str]:
 def ending() -> list[str]:
     """Return the settings for restarts, and for how long stopping may take."""
     return [
-        "# Exit code 2 is a mistake in the command line or the app, which no restart mends.",
+        "# Exit code 2 is a mistake in the command line or the app, which a restart does not fix.",
         "Restart=on-failure",
         "RestartSec=10",
         "RestartPreventExitStatus=2",

@@ -22,7 +22,7 @@ from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames.codec import HEADER_BYTES
 from edge_sdk.protocol.frames.frame_parts import Frame, FrameParts, ToldFrame, beginning
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Screen, TransportEvent, Will
-from edge_sdk.transport.chunks.packets import CHUNK_BYTES
+from edge_sdk.transport.chunks import CHUNK_BYTES
 from edge_sdk.transport.memory.fault_draws import FaultDraws
 from edge_sdk.transport.memory.splicing import LEAST_BYTES, Splicer
 

@@ -13,10 +13,9 @@ from typing import Protocol
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames.frame_parts import Frame
+from edge_sdk.transport import chunks
 from edge_sdk.transport.base import Incoming, Rejected, Screen, SendRefused, TransportEvent, Will
-from edge_sdk.transport.chunks import packets
-from edge_sdk.transport.chunks.assembly import MissingChunks, Reassembly
-from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES, ChunkRequest
+from edge_sdk.transport.chunks import MIN_CHUNK_BYTES, ChunkRequest, MissingChunks, Reassembly
 from edge_sdk.transport.mqtt import reasons
 from edge_sdk.transport.mqtt.hidden_limits import HiddenLimits
 from edge_sdk.transport.mqtt.retry import ConnectionResult, Retry
@@ -265,7 +264,7 @@ class ChunkedLink:
     def receive(self, topic: str, payload: bytes, now_s: float) -> Incoming | Rejected | None:
         """Process a packet; returns the frame that it completes, the reason for its refusal, or None."""
         try:
-            packet = packets.unpack_packet(payload)
+            packet = chunks.unpack_packet(payload)
             if isinstance(packet, ChunkRequest):
                 self._send_queue.requeue_chunks(packet)
                 return None
@@ -290,7 +289,7 @@ class ChunkedLink:
     def _request(self, missing: MissingChunks) -> None:
         topic = topics.chunk_request_topic(missing.topic)
         if topic is not None:
-            self._send_queue.put(topic, packets.pack_request(missing.layout, missing.ranges))
+            self._send_queue.put(topic, chunks.pack_request(missing.layout, missing.ranges))
 
 
 # -- The queue of events from the network thread to the thread that polls the transport -------------------------------

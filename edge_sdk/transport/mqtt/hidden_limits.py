@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from edge_sdk.at_rest.files import replace_durably
-from edge_sdk.transport.chunks.packets import CHUNK_BYTES, HEADER_BYTES, MIN_CHUNK_BYTES
+from edge_sdk.transport.chunks import CHUNK_BYTES, HEADER_BYTES, MIN_CHUNK_BYTES
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edge_sdk.transport.chunks import packets
-from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES, ChunkLayout, ChunkRequest
+from edge_sdk.transport import chunks
+from edge_sdk.transport.chunks import MIN_CHUNK_BYTES, ChunkLayout, ChunkRequest
 from edge_sdk.transport.mqtt.hidden_limits import KeptChunks
 
 _LEAST_WAIT_S = 1e-6
@@ -253,17 +253,17 @@ class SendQueue:
 
     def shrink_chunks(self, below_bytes: int) -> bool:
         """Make chunk messages smaller than `below_bytes`; returns False if chunks cannot be that small."""
-        if below_bytes <= MIN_CHUNK_BYTES + packets.HEADER_BYTES:
+        if below_bytes <= MIN_CHUNK_BYTES + chunks.HEADER_BYTES:
             return False
         with self._lock:
-            while self.chunk_bytes + packets.HEADER_BYTES >= below_bytes:
+            while self.chunk_bytes + chunks.HEADER_BYTES >= below_bytes:
                 self.chunk_bytes = max(self.chunk_bytes // 2, MIN_CHUNK_BYTES)
             self._kept.keep(self.chunk_bytes)
         return True
 
     def message_bytes(self, frame_bytes: int) -> int:
         """Return the length of the messages that carry a frame."""
-        return frame_bytes if frame_bytes <= self.chunk_bytes else self.chunk_bytes + packets.HEADER_BYTES
+        return frame_bytes if frame_bytes <= self.chunk_bytes else self.chunk_bytes + chunks.HEADER_BYTES
 
     def wait_until_idle(self, timeout_s: float) -> None:
         """Wait until every frame is acknowledged or the connection is lost, at most `timeout_s` seconds."""
@@ -279,7 +279,7 @@ class SendQueue:
             others_bytes = sum(len(other.frame) for key, other in self._long.items() if key != topic)
             if others_bytes + len(frame) > MAX_LONG_BYTES:
                 return False
-            layout = ChunkLayout(packets.set_id(frame), len(frame), self.chunk_bytes)
+            layout = ChunkLayout(chunks.set_id(frame), len(frame), self.chunk_bytes)
             self._long[topic] = long_frame = _LongFrame(frame, layout, deque(range(layout.count)))
         elif long_frame.done:  # one chunk is enough, because the receiver then requests those that it misses
             long_frame.pending.append(0)
@@ -315,7 +315,7 @@ class SendQueue:
         long_frame.in_flight.add(index)
         long_frame.last_sent_s = now_s
         self._schedule(topic)
-        payload = packets.pack_chunk(long_frame.layout, index, long_frame.frame)
+        payload = chunks.pack_chunk(long_frame.layout, index, long_frame.frame)
         return QueuedMessage(topic, payload, chunk=(long_frame.layout, index))
 
     def _chunk_acknowledged(self, topic: str, layout: ChunkLayout, index: int) -> None:

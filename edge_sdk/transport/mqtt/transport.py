@@ -29,7 +29,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.protocol.entry_guard import EntryGuard
 from edge_sdk.protocol.topics import LONGEST, is_coordinator_status, matches
 from edge_sdk.transport.base import Connected, Incoming, LinkNotice, SendRefused, TransportEvent
-from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES, is_packet
+from edge_sdk.transport.chunks import MIN_CHUNK_BYTES, is_packet
 from edge_sdk.transport.mqtt import reasons
 from edge_sdk.transport.mqtt.connection import (
     CONNECT_TIMEOUT_S,
@@ -41,11 +41,10 @@ from edge_sdk.transport.mqtt.connection import (
     ReconnectingTransport,
 )
 from edge_sdk.transport.mqtt.hidden_limits import KeptChunks
-from edge_sdk.transport.mqtt.paho_client import LeanClient, ReceivedMessage
+from edge_sdk.transport.mqtt.paho_client import LeanClient, ReceivedMessage, SocketLoop
 from edge_sdk.transport.mqtt.reasons import DisconnectReason
 from edge_sdk.transport.mqtt.retry import ConnectionResult
 from edge_sdk.transport.mqtt.send_queue import MAX_IN_FLIGHT, Pace, QueuedMessage, SendQueue
-from edge_sdk.transport.mqtt.socket_loop import SocketLoop
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles, tls_context
 from edge_sdk.transport.mqtt.url import BrokerAddress, parse_broker_url
 

@@ -20,8 +20,8 @@ class SourceData:
     scale: float
     """Factor that brings raw values to about [0, 1]."""
     class_names: tuple[str, ...] = ()
-    """The names of the classes in their order; empty: the source has none."""
+    """The names of the classes in their order; empty without names."""
     users: NDArray[Any] | None = None
     """User who recorded each training sample, (n,), or None if unknown."""
     remark: str = ""
-    """A line on how the samples were taken; empty: there is nothing to say."""
+    """A line about the layout of the samples, or empty."""

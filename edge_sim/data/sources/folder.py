@@ -1,4 +1,4 @@
-"""A source for the user's own files: pictures, sounds, texts or arrays, in one sub-folder for each class."""
+"""A source for the user's own files: CSV tables; or pictures, sounds, texts or arrays, a sub-folder for each class."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from edge_sdk.class_names import class_ids
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, places
 from edge_sdk.sample_kind import SERIES, SampleKind, arguments, as_held
-from edge_sdk.samples.readers import ARRAYS, SOUNDS, SUFFIXES, TEXTS, class_folders, left_out, read_files
+from edge_sdk.samples.csv_files import CsvColumns, CsvSamples, read_csv
+from edge_sdk.samples.readers import ARRAYS, SOUNDS, SUFFIXES, TEXTS, class_folders, read_files, unread_files
 from edge_sdk.samples.texts import TEXT_LENGTH
 from edge_sim.data.draw import hold_out
+from edge_sim.data.draw import hold_out as held_out
 from edge_sim.data.sources.base import SourceData
 
 REMEDY = "give one size to all with data.image_size = [height, width]"
@@ -63,7 +66,7 @@ def read_folder(
     at = places(str(folder), [*map(str, paths)])
     x, remark = as_held(x, kind, CHANNELS_LAST if x.dtype == np.uint8 else None, at)
     tops = [top, *([folder / "test"] if divided else [])]
-    unread = left_out([each / name for each in tops for name in classes], _endings(kind))
+    unread = unread_files([each / name for each in tops for name in classes], _endings(kind))
     remark = "; ".join(filter(None, (remark, f"{folder}: {unread}" if unread else "")))
     y = np.array([label for _, label in files], np.int64)
     if divided:
@@ -122,3 +125,40 @@ def _of_class(folder: Path, kind: SampleKind | None) -> Iterator[Path]:
         held = {"picture": "pictures"}.get(name, name)
         raise UsageError(f"{folder}: holds no {held} ({' '.join(endings)}){remedy}")
     yield from files
+
+
+def read_csv_tables(
+    path: Path, columns: CsvColumns, kind: SampleKind | None, length: int, *, hold_out: tuple[float, int]
+) -> SourceData:
+    """Read tables, texts or series: the file itself, or train.csv and test.csv in the folder.
+
+    kind: the declared one.  length: how many words of a text are kept.  hold_out: share that becomes the test where
+    there is one file, and a seed.  Raises UsageError that names the file, the row and the column.
+    """
+    files = [path / "train.csv", path / "test.csv"] if path.is_dir() else [path]
+    parts = [read_csv(file, columns, kind, length) for file in files]
+    if parts[-1].columns != parts[0].columns:
+        now, then = ", ".join(parts[-1].columns), ", ".join(parts[0].columns)
+        raise UsageError(f"{files[-1]}: row 1: its columns of samples are {now}; those of {files[0].name} are {then}")
+    values = [sample for part in parts for sample in part.x]
+    at = places(str(path), [row for part in parts for row in part.rows])
+    given = np.array(values, np.float32) if kind is None else kind.given(values, at)
+    x, remark = as_held(given, kind, None, at)
+    words = CsvSamples(y=[label for part in parts for label in part.y], rows=[*at.samples]).labels()
+    y, names = class_ids(words, where=f"{path}, column {columns.label}")
+    count = len(parts[0].x)
+    train, test = np.arange(count), np.arange(count, len(y))
+    if len(parts) == 1:
+        fraction, seed = hold_out
+        train, test = held_out(y, fraction, np.random.default_rng([seed, 1]))
+    if not len(test):
+        raise UsageError(f"{path}: too few samples of each class to hold {hold_out[0]:g} of them out as the test")
+    return SourceData(
+        name=path.stem,
+        train=Samples(x[train], y[train], (), CHANNELS_LAST, *arguments(kind)),
+        test=Samples(x[test], y[test], (), CHANNELS_LAST, *arguments(kind)),
+        scale=1.0,
+        class_names=names,
+        remark=remark,
+        users=np.array(parts[0].users)[train] if columns.user else None,
+    )

@@ -51,8 +51,8 @@ def read_hub(
 ) -> SourceData:
     """Read a data set that is cached: pictures u1 (n, h, w) or (n, h, w, 3), or numbers f4 (n, ...).
 
-    size: height and width to which pictures are resized.  hold_out: share that becomes the test where there is none,
-    and a seed.  Nothing is downloaded.  Raises UsageError, MissingExtra without the library `datasets`.
+    size: height and width to which pictures are resized.  hold_out: share that becomes the test if the source has no
+    test, and a seed.  Nothing is downloaded.  Raises UsageError, MissingExtra without the library `datasets`.
     """
     parts = _load(name, subset)
     where = f"data.dataset: {name}"
@@ -105,7 +105,7 @@ def _load(name: str, subset: str | None) -> Mapping[str, Any]:
 
 @contextmanager
 def _offline_and_quiet() -> Iterator[None]:
-    """Keep the library from asking the network, whatever it was told when it was imported, and from writing lines."""
+    """Keep the library from using the network, independently of its settings at import, and from writing lines."""
     import datasets
     import huggingface_hub
 

@@ -118,7 +118,7 @@ def _file(path: Path, kind: SampleKind | None, length: int) -> dict[str, tuple[F
 
 
 def _texts(x: Any) -> list[str]:
-    """Return the texts of samples that are such, or the one in each record of Sent140; empty: they are numbers."""
+    """Return samples that are texts, or the text of each record of Sent140, or an empty list if they are numbers."""
     found = [each[_OF_RECORD] if isinstance(each, list) and len(each) > _OF_RECORD else each for each in x]
     return found if found and all(isinstance(each, str) for each in found) else []
 

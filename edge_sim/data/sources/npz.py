@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
+import struct
+import zipfile
+import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +32,14 @@ NAMES = "class_names"
 LENGTHS = tuple(f"lengths_{part}" for part in PARTS)
 MOST_CLASSES = 65535
 """Largest number of classes that a federation's spec can carry."""
+
+_MAPPED = "x_train.npy"
+LEAST_MAPPED_BYTES = 64 * 2**20
+"""So many bytes of samples for training, or more, stay in an uncompressed file; the system reads what is used."""
+_PIECE_BYTES = 16 * 2**20
+_F4 = 4
+_LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+"""What stands before a member of a zip file; the lengths of its name and of its extra field are the last two."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -101,7 +115,7 @@ def _ids(where: str, y: Any, count: int, names: tuple[str, ...]) -> tuple[Ints, 
 def _arrays(path: Path) -> Arrays:
     """Read the known arrays of the file."""
     try:
-        with path.open("rb") as file:  # opened here, so that it is closed whatever numpy finds in it
+        with path.open("rb") as file:  # opened here, so that it is closed if numpy raises
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise _unreadable(path, f"it is one bare array; use numpy.savez with {', '.join(NEEDED)}")
@@ -126,24 +140,77 @@ def machine_bytes() -> int:
 
 
 def _check_fits(path: Path, archive: Any) -> None:
-    """Raise UsageError if the arrays are larger than this machine's memory, before any of them is read."""
-    needed, there = sum(each.file_size for each in archive.zip.infolist()), machine_bytes()
-    if there and needed > there:
-        needed_mib, there_mib = needed / 2**20, there / 2**20
+    """Raise UsageError if what is read into memory is larger than it, before any array is read."""
+    members, there = archive.zip.infolist(), machine_bytes()
+    needed = sum(each.file_size for each in members if not _stays_on_disk(each))
+    prepared = 0  # bytes that all devices share of the test set
+    with suppress(*UNREADABLE, KeyError, TokenError), archive.zip.open("x_test.npy") as file:  # told when it is read
+        prepared = _F4 * math.prod(_header(file)[0])
+    if there and needed + prepared > there:
+        needed_mib, prepared_mib, there_mib = needed / 2**20, prepared / 2**20, there / 2**20
+        held = [_stays_on_disk(each) for each in members if each.filename == _MAPPED]
+        remedy = "" if any(held) else ", or samples for training uncompressed (numpy.savez), which stay on the disk"
         raise UsageError(
-            f"data.path: {path}: its arrays take {needed_mib:,.0f} MiB, and this machine has {there_mib:,.0f} MiB: "
-            "write fewer samples, or smaller ones, to the file"
+            f"data.path: {path}: its arrays take {needed_mib:,.0f} MiB, the test set as models take it "
+            f"{prepared_mib:,.0f} MiB, and this machine has {there_mib:,.0f} MiB: "
+            f"write fewer samples, or smaller ones, to the file{remedy}"
         )
 
 
-def _array(path: Path, archive: Mapping[str, Any], name: str) -> NDArray[Any]:
+def _stays_on_disk(member: zipfile.ZipInfo) -> bool:
+    return (
+        member.filename == _MAPPED
+        and member.compress_type == zipfile.ZIP_STORED
+        and member.file_size >= LEAST_MAPPED_BYTES
+    )
+
+
+def _array(path: Path, archive: Any, name: str) -> NDArray[Any]:
     try:
-        array = archive[name]
+        mapped = _mapped(path, archive.zip.NameToInfo.get(_MAPPED)) if f"{name}.npy" == _MAPPED else None
+        array = archive[name] if mapped is None else mapped
     except UNREADABLE as error:
         raise _unreadable(path, f"{name}: {why_unreadable(error)}") from None
     if not isinstance(array, np.ndarray):  # numpy returns the bytes of a member that it cannot read
-        raise _unreadable(path, f"{name} is no array")
+        raise _unreadable(path, f"{name} is not an array")
     return array
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the head of an array: its shape, whether columns come first, and its type; object where it is of none."""
+    version = np.lib.format.read_magic(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    return read(file) if read is not None else ((), True, np.dtype(object))
+
+
+def _mapped(path: Path, member: zipfile.ZipInfo | None) -> NDArray[Any] | None:
+    """Return a large array of samples whose values stay in the file, or None for one that has to be read.
+
+    Raises BadZipFile if the values are not those that were written.
+    """
+    if member is None or not _stays_on_disk(member):
+        return None
+    with path.open("rb") as file:
+        file.seek(member.header_offset)
+        header = file.read(_LOCAL_HEADER.size)
+        *_, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
+        begin = member.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
+        _check_bytes(path, member, begin)
+        file.seek(begin)
+        shape, by_columns, dtype = _header(file)
+        at = file.tell()
+    if by_columns or dtype not in (np.uint8, np.float32):  # others become another type anyway
+        return None
+    return np.asarray(np.memmap(path, dtype, "r", at, shape))
+
+
+def _check_bytes(path: Path, member: zipfile.ZipInfo, begin: int) -> None:
+    whole = np.memmap(path, np.uint8, "r", begin, (member.file_size,))
+    crc = 0
+    for first in range(0, member.file_size, _PIECE_BYTES):
+        crc = zlib.crc32(whole[first : first + _PIECE_BYTES].data, crc)
+    if crc != member.CRC:
+        raise zipfile.BadZipFile(f"Bad CRC-32 for file {member.filename!r}")
 
 
 def _unreadable(path: Path, why: str) -> UsageError:

@@ -25,12 +25,10 @@ from edge_sdk.models.checks import check_fit
 from edge_sdk.models.torch_nets.torch_model import TorchModel
 from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Optim, needed, softmax
-from edge_sim.engines.base import DeviceAnswer, DeviceRequest, serve_alone
-from edge_sim.engines.same_models import KnownLogits
-from edge_sim.engines.stack.torch_dense_stack import DenseStacking
+from edge_sim.engines.base import DeviceAnswer, DeviceRequest, KnownLogits, serve_alone
 from edge_sim.engines.stack.torch_evaluations import NETS_A_CALL, evaluated, evaluation_key
 from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
-from edge_sim.engines.stack.torch_stack import PRIVATE, ApplyGradient, Stack, Stacking
+from edge_sim.engines.stack.torch_stack import PRIVATE, ApplyGradient, DenseStacking, Stack, Stacking
 from edge_sim.engines.stack.torch_stacked_terms import StackedBatch, shape_of, stacked_loss
 from edge_sim.engines.torch_threads import short_switch_interval, use_one_thread
 

@@ -13,8 +13,7 @@ from edge_sdk.arrays import Floats
 from edge_sdk.device.training.workbench import Workbench, slices
 from edge_sdk.methods.contract.requests import Evaluate
 from edge_sdk.models.torch_nets.torch_model import TorchModel, answers_of
-from edge_sim.engines.base import DeviceAnswer, DeviceRequest, serve_alone
-from edge_sim.engines.same_models import KnownLogits
+from edge_sim.engines.base import DeviceAnswer, DeviceRequest, KnownLogits, serve_alone
 
 NETS_A_CALL = 8
 """Nets in one call: enough for a thread to run for some milliseconds without the lock."""

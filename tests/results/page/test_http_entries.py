@@ -22,7 +22,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("prometheus_client")
 
 from coordinator.results.page import starlette_app  # needs starlette
-from coordinator.results.writers.metrics import PrometheusWriter  # needs prometheus_client
+from coordinator.results.writers.tools import PrometheusWriter  # needs prometheus_client
 
 TOKEN = "a-token-of-the-lab"
 HERE = ListenAddress("127.0.0.1", 8421)

@@ -12,9 +12,8 @@ import pytest
 import synthetic
 
 from coordinator.results.page import values
-from coordinator.results.page.command import folder_state
 from coordinator.results.page.feed import Feed
-from coordinator.results.page.serving import page_feed, served
+from coordinator.results.page.serving import folder_state, page_feed, served
 from coordinator.results.page.values import device_columns, round_columns
 from coordinator.results.report.run_files import write_run
 from edge_sdk import cli

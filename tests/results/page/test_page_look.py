@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from coordinator.record.periods import Period
 from coordinator.record.round_result import Missed
 from coordinator.results.page.values import device_columns, round_columns
 
@@ -56,6 +57,8 @@ def test_the_page_reads_only_columns_that_there_are():
         *device_columns(),
         *round_columns(),
         *Missed._fields,
+        *Period.__dataclass_fields__,
+        "period",
         "name",
         "right",
         "holders",

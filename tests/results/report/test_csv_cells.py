@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from coordinator.results.comparison.table_command import _csv_text
+from coordinator.results.comparison.compare_files import _csv_text
 from coordinator.results.report.tables import Column, Table
 from coordinator.results.report.text_files import csv_text
 

@@ -53,7 +53,7 @@ def test_a_finished_run_stays_as_it_is(file: Path, capsys: pytest.CaptureFixture
     before = contents(file.parent / "run")
     assert resumed(file) == 0
     assert contents(file.parent / "run") == before
-    assert "the run is finished, there is nothing to go on with" in capsys.readouterr().err
+    assert "the run is finished, there is nothing to continue" in capsys.readouterr().err
     assert resumed(file, "--json") == 0
     assert capsys.readouterr().out == (file.parent / "run" / "summary.json").read_text(encoding="utf-8")
 

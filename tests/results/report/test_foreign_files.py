@@ -21,7 +21,7 @@ import synthetic
 
 from coordinator.results.document.command import Found
 from coordinator.results.figures.insight import Insight
-from coordinator.results.page.command import folder_state
+from coordinator.results.page.serving import folder_state
 from coordinator.results.report.run_files import write_run
 from coordinator.trace.log import MAGIC, NAME, Trace, TraceWriter
 from edge_sdk import cli
@@ -311,7 +311,7 @@ def test_a_checkpoint_with_a_sound_digest_is_named(tmp_path: Path, state: object
     from coordinator.ledger import Ledger
     from edge_sim.clock.checkpoint import Checkpoints
 
-    Checkpoints(tmp_path / "checkpoint").save(Ledger(None), lambda _: None, {"now_s": 0.0})
+    Checkpoints(tmp_path / "checkpoint").save(Ledger(None), lambda *_: None, {"now_s": 0.0})
     (tmp_path / "checkpoint" / "world.json").write_bytes(json_with_digest(state))
     with pytest.raises(Damaged, match=r"world\.json"):
         Checkpoints(tmp_path / "checkpoint").load()
@@ -324,7 +324,7 @@ def test_a_checkpoint_of_what_is_no_file_is_named(tmp_path: Path, name: str, pla
     from coordinator.ledger import Ledger
     from edge_sim.clock.checkpoint import Checkpoints
 
-    def stores(folder: Path) -> None:
+    def stores(folder: Path, _last: Path) -> None:
         SqliteStore(folder / "device-00.db").close()
 
     Checkpoints(tmp_path / "checkpoint").save(

@@ -21,8 +21,8 @@ from coordinator.results.report.run_files import INSIGHT, insight_bytes, read_ru
 from edge_sdk.errors import UsageError
 from edge_sdk.objectives import softmax
 from edge_sim.config import settings
-from edge_sim.runs.model_insight import PER_CLASS, model_insight
 from edge_sim.runs.runner import run
+from edge_sim.runs.simulation_result import PER_CLASS, model_insight
 
 
 def one_run(pictures: Path, method: str, **changes):

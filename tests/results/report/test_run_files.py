@@ -258,7 +258,7 @@ def test_report_names_the_file_the_line_and_what_to_do(tmp_path, capsys, name, d
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{tmp_path / name}: " in line
     assert found in line
-    assert "; put back a copy, or remove " in line
+    assert "; restore a copy, or remove " in line
 
 
 def test_a_run_with_its_ledger_is_not_to_be_removed(tmp_path):

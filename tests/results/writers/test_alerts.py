@@ -19,9 +19,8 @@ from coordinator.address import ListenAddress
 from coordinator.config import read_section
 from coordinator.record.run_record import RunRecord
 from coordinator.results import writers
-from coordinator.results.writers.alerts import AlertObserver, AlertsTable, fleet_figures
-from coordinator.results.writers.metrics import PrometheusWriter
-from coordinator.results.writers.webhook import MOST_WAITING, Webhook
+from coordinator.results.writers.alerts import MOST_WAITING, AlertObserver, AlertsTable, Webhook, fleet_figures
+from coordinator.results.writers.tools import PrometheusWriter
 from edge_sdk.errors import UsageError
 
 RULES = Path(writers.__file__).parent / "alert-rules.yml"
@@ -51,7 +50,7 @@ class Watched:
 def test_each_alert_is_said_once_and_its_end_once() -> None:
     run = Watched()
     assert run.after(86_000) == []
-    assert run.after(1000) == ["alert nobody-trained: nobody trained for 24h"]
+    assert run.after(1000) == ["alert nobody-trained: no device trained for 24h"]
     assert run.after(1000) == []
     run.end_round(contributors=0)
     assert run.after(1000) == []
@@ -61,18 +60,20 @@ def test_each_alert_is_said_once_and_its_end_once() -> None:
     assert run.after(1000) == []
     run.record.declining["cam-9"] = ("throttled", "it slows down")
     assert run.after(1000) == ["alert boards-too-hot: 3 of 9 devices are too hot to train"]
-    run.record.control.period, run.record.control.pairs = 5, HARM
+    run.record.control.period, run.record.control.whole.pairs = 5, HARM
     (line,) = run.after(1000)
     assert line.startswith("alert uplift-below-0: the federation does harm: uplift -21.5 points, at most -")
 
 
 class Hook(BaseHTTPRequestHandler):
-    """A webhook that fails as often as it is told."""
+    """A webhook that fails as often as a test says, and answers when it may."""
 
     failures, got = 0, list[dict[str, Any]]()
+    may_answer = threading.Event()
 
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers["Content-Length"]))
+        Hook.may_answer.wait(20)
         if Hook.failures:
             Hook.failures -= 1
             self.send_error(503)
@@ -89,6 +90,7 @@ class Hook(BaseHTTPRequestHandler):
 def address() -> Iterator[str]:
     server = HTTPServer(("127.0.0.1", 0), Hook)
     Hook.failures, Hook.got = 0, []
+    Hook.may_answer.set()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/secret-path"
@@ -115,7 +117,7 @@ def test_a_webhook_that_fails_gets_the_alert_again(address: str) -> None:
         "federation": "cameras",
         "alert": "nobody-trained",
         "state": "firing",
-        "text": "nobody trained for 24h",
+        "text": "no device trained for 24h",
         "time_s": 1e9 + 90_000,
     }
     assert hook.faults() == []
@@ -124,13 +126,14 @@ def test_a_webhook_that_fails_gets_the_alert_again(address: str) -> None:
 def test_a_dead_webhook_holds_nothing_up_and_its_address_stays_secret(address: str) -> None:
     hook = Webhook(address, tries_after_s=(0.01,))
     Hook.failures = 1000
-    begun_s = time.monotonic()
+    Hook.may_answer.clear()
     for _ in range(MOST_WAITING + 50):
-        hook.post({"alert": "a"})
-    assert time.monotonic() - begun_s < 1
+        hook.post({"alert": "a"})  # returns although no answer comes
+    Hook.may_answer.set()
     until(lambda: Hook.failures < 998)
     hook.close()
     faults = hook.faults()
+    assert sum("is dropped" in line for line in faults) in (49, 50)  # one may be on its way
     assert "webhook at 127.0.0.1: a message was not taken after 2 tries: it answers 503" in faults
     assert not any("secret" in line for line in faults)
 
@@ -200,8 +203,8 @@ def test_the_rules_of_prometheus_fire_on_what_is_served() -> None:
         assert re.fullmatch(r"\d+[smhd]", rule.get("for", "1m"))
     well, ill = RunRecord(), RunRecord()
     well.control.period, ill.control.period = 5, 5
-    well.control.pairs = {device: -value for device, value in HARM.items()}
-    ill.control.pairs = HARM
+    well.control.whole.pairs = {device: -value for device, value in HARM.items()}
+    ill.control.whole.pairs = HARM
     ill.declining = {f"cam-{number}": ("temperature", "61 C") for number in range(3)}
     for record, idle_s, days, expected in ((well, 60.0, 90.0, False), (ill, 90_000.0, 29.0, True)):
         metrics = served(record, here=9, idle_s=idle_s, days=days)

@@ -19,7 +19,6 @@ from coordinator.address import ListenAddress
 from coordinator.config import to_toml
 from coordinator.record.run_record import RunRecord
 from coordinator.results import writers
-from coordinator.results.writers.metrics import PrometheusWriter
 from coordinator.results.writers.opening import (
     JsonLines,
     WriterObserver,
@@ -28,7 +27,7 @@ from coordinator.results.writers.opening import (
     round_figures,
     run_writers,
 )
-from coordinator.results.writers.tools import DATABASE, MlflowWriter, TensorBoardWriter, WandbWriter
+from coordinator.results.writers.tools import DATABASE, MlflowWriter, PrometheusWriter, TensorBoardWriter, WandbWriter
 from edge_sdk.cli import main
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sim.config import settings

@@ -3,6 +3,9 @@
 
 const UNKNOWN = "\u2013";
 const GAP = "\u00a0";
+const FOREVER = 1e9; // the number of rounds of a service
+
+function ofRounds(round, rounds) { return rounds === FOREVER ? String(round) : round + " of " + rounds; }
 
 function scaled(value, step, units) {
   let place = 0;

@@ -48,17 +48,18 @@ function later() {
 
 function show() {
   const head = run.head;
-  document.title = (head.federation || "edge-sdk") + (head.rounds ? ": round " + head.round + " of " + head.rounds : "");
+  document.title = (head.federation || "edge-sdk") + (head.rounds ? ": round " + ofRounds(head.round, head.rounds) : "");
   setText(element("federation"), head.federation || "edge-sdk");
   setText(element("method"), [head.method, head.part && "devices " + head.part, head.seed !== undefined && "seed " + head.seed].filter(Boolean).join(", "));
   setState(element("state"), head.state);
   setText(element("text"), [head.text, head.uplift].filter(Boolean).join("; "));
   const bar = element("bar");
+  bar.hidden = head.rounds === FOREVER;
   bar.setAttribute("aria-valuemax", head.rounds || 1);
   bar.setAttribute("aria-valuenow", head.round || 0);
   bar.firstElementChild.style.width = (100 * (head.round || 0)) / (head.rounds || 1) + "%";
   setFigures(element("figures"), [
-    ["Rounds done", head.rounds === undefined ? UNKNOWN : (head.round || 0) + " of " + head.rounds],
+    ["Rounds done", head.rounds === undefined ? UNKNOWN : ofRounds(head.round || 0, head.rounds)],
     ["Devices here", head.expected === undefined ? UNKNOWN : head.here + " of " + head.expected],
     ["Accuracy, mean", format.percent(head.accuracy)],
     ["Sent by devices", format.bytes(head.bytes_up)],

@@ -160,7 +160,7 @@ class RoundView {
     this.rounds.replaceChildren(this.table.element);
   }
   showOpen(run, now, going) {
-    const name = now.closing ? "Closing exchange" : "Round " + now.round + " of " + run.head.rounds + ", exchange " + now.exchange + " of " + now.exchanges;
+    const name = now.closing ? "Closing exchange" : "Round " + ofRounds(now.round, run.head.rounds) + ", exchange " + now.exchange + " of " + now.exchanges;
     setText(this.line, name + ": " + now.doing);
     const left = now.due_s === null ? UNKNOWN : format.seconds(Math.max(0, now.due_s - run.now()));
     setFigures(this.figures, [
@@ -284,6 +284,14 @@ class LedgerView {
       { name: "What", text: (row) => row[0] }, { name: "Sent by devices", text: (row) => format.bytes(row[1]), number: true },
       { name: "Sent to devices", text: (row) => format.bytes(row[2]), number: true },
     ], (row) => row[0]);
+    this.months = new LiveTable("Months, the newest first, over all restarts", [
+      { name: "Month", text: (row) => row.period }, { name: "Rounds", text: (row) => String(row.rounds), number: true },
+      { name: "Skipped", text: (row) => String(row.skipped), number: true },
+      { name: "Answers a round", text: (row) => (row.contributors / Math.max(1, row.rounds)).toFixed(1), number: true, wide: true },
+      { name: "Bytes", text: (row) => format.bytes(row.bytes_up + row.bytes_down), number: true },
+      { name: "Joules", text: (row) => (row.device_j ? row.device_j.toPrecision(3) : UNKNOWN), number: true, wide: true },
+      { name: "Accuracy at its end", text: (row) => format.percent(row.accuracy), number: true },
+    ], (row) => row.period);
     this.updates = new LiveTable("Uploads by what became of them", [
       { name: "Verdict", text: (row) => row[0] }, { name: "Uploads", text: (row) => String(row[1]), number: true },
     ], (row) => row[0]);
@@ -296,7 +304,7 @@ class LedgerView {
     this.none = make("p", { class: "soft" }, "Nothing was refused.");
     this.warnings = make("ul", { class: "plain" });
     this.warned = make("section", {}, make("h3", {}, "Warnings"), this.warnings);
-    this.element = make("div", {}, this.figures, this.bytes.element, this.kinds.element, this.times.element, make("h3", {}, "Devices"), this.devices.element,
+    this.element = make("div", {}, this.figures, this.months.element, this.bytes.element, this.kinds.element, this.times.element, make("h3", {}, "Devices"), this.devices.element,
       make("h3", {}, "Uploads"), this.updates.element, make("h3", {}, "Refused"), this.none, this.frames.element, this.refused.element, this.warned);
   }
   plots() { return [this.bytes, this.times]; }
@@ -311,6 +319,9 @@ class LedgerView {
     const computing = (row) => (row.device_s === null ? null : row.device_s / Math.max(1, row.contributors));
     const rest = (row) => (row.device_s === null ? null : Math.max(0, row.took_s - row.waited_s - computing(row)));
     this.times.show([x, history.map((row) => row.took_s), history.map((row) => row.waited_s), history.map(computing), history.map(rest)]);
+    const months = found.months || [];
+    this.months.element.hidden = !months.length;
+    this.months.show([...months].reverse());
     const kinds = (found.kinds || []).filter((row) => row[1] || row[2]);
     this.kinds.element.hidden = !kinds.length;
     this.kinds.show(kinds);
