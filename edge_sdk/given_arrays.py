@@ -83,7 +83,7 @@ def given_array(values: Any, where: str) -> NDArray[Any]:
 
 
 def _several_shapes(values: Any) -> str:
-    """Name the first of some samples with another shape, and what to declare, or return an empty text if all are alike."""
+    """Name the first of some samples with another shape, and what to declare; an empty text if all are alike."""
     if not isinstance(values, list | tuple) or not all(hasattr(each, "__len__") for each in values):
         return ""
     shapes = [np.shape(each) if hasattr(each, "shape") else (len(each),) for each in values]
