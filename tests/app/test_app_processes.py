@@ -286,5 +286,5 @@ def test_a_device_that_missed_the_end_of_the_run_ends_well(tmp_path: Path, serve
         ended = device(tmp_path, broker.url, "make")
     assert ended.returncode == 0, ended.stderr
     assert "without this device's closing exchange" in ended.stdout
-    assert "joins the federation's next run" in ended.stdout
+    assert "join the federation's next run" in ended.stdout
     assert not ended.stderr

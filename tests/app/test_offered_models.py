@@ -159,7 +159,7 @@ def test_a_stage_is_kept_and_grows_and_all_go_back(fleet: Callable[..., Fleet]) 
     assert f"1 of 3 devices; the owners of 1 allow no model; {len(GOOD):,} bytes to each" in told
     assert "no model was rolled out" in lab.state()
     lab.roll_out(GOOD, 0.5)
-    lab.wait_for("stage of 50%, kept: of 1 devices 1 run it; of 64 held-out samples")
+    lab.wait_for("stage of 50%, kept: of 1 device 1 run it; of 64 held-out samples")
     (first,) = [name for name, agent in lab.agents.items() if accuracy(agent) > 0.9]
     lab.roll_out(GOOD, 1.0)
     lab.wait_for("stage of 100%, kept: of 2 devices 2 run it")

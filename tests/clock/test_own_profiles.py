@@ -52,8 +52,8 @@ def test_an_own_board_with_an_unknown_link_is_named(pictures: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("board", "pi6", "fleet[0].board: board 'pi6': there is none"),
-        ("link", "5g", "fleet[0].link: link '5g': there is none"),
+        ("board", "pi6", "fleet[0].board: board 'pi6': no such name"),
+        ("link", "5g", "fleet[0].link: link '5g': no such name"),
         ("board", "none.toml", "none.toml': cannot be read"),
     ],
 )

@@ -195,7 +195,7 @@ def test_the_worked_loss_of_the_student_and_its_slope() -> None:
         nudge[place] = 1e-2
         ends = [term.value(Seen(own=(LOGITS, STUDENT + sign * nudge))) for sign in (1, -1)]
         assert (ends[0] - ends[1]) / 2e-2 == pytest.approx(slope[place], abs=1e-3)
-    with pytest.raises(ValueError, match="made up"):
+    with pytest.raises(ValueError, match="generated samples"):
         term.value(Seen())
 
 

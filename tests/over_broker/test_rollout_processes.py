@@ -54,7 +54,7 @@ def test_a_rollout_survives_kills_of_all_processes(
         ready.until(lambda: all("accuracy" in ready.said(device) for device in ready.devices), "a round")
         file = str(better_model(ready))
         assert f"{Path(file).stat().st_size:,} bytes to each" in roll(file, "--to", "34%")
-        until("stage of 34%, kept: of 1 devices 1 run it")
+        until("stage of 34%, kept: of 1 device 1 run it")
         (first,) = [device for device in ready.devices if "learns with the model" in ready.said(device)]
         for name in ("coordinator", first):
             ready.end(name, signal.SIGKILL)

@@ -100,8 +100,8 @@ def forged(*fields: int, body: bytes = b"", kind: int = 1) -> bytes:
 @pytest.mark.parametrize(
     ("packet", "message"),
     [
-        (forged(10 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES - 1, 0), "no chunk set"),
-        (forged(MIN_CHUNK_BYTES, MIN_CHUNK_BYTES, 0), "no chunk set"),
+        (forged(10 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES - 1, 0), "are not a chunk set"),
+        (forged(MIN_CHUNK_BYTES, MIN_CHUNK_BYTES, 0), "are not a chunk set"),
         (forged(2 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES, 2, body=bytes(5)), "chunk 2 of a set of 2"),
         (
             forged(2 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES, 0, body=bytes(5)),
