@@ -149,19 +149,21 @@ def page(told: Mapping[str, Any]) -> str:
     """Return the page."""
     software = ", ".join(f"{package} {version}" for package, version in versions().items())
     gaps = sorted(told["gaps_s"])
+    late = told["made"] - told["counted"] - told["begun_again"] - told["lost"]
     lines = [
         "# An hour of a service",
         "",
-        f"Written by `python -m benchmarks.reliability.hour --minutes {told['minutes']:g}`, but what went wrong: ten",
-        "devices, each a process of an app whose samples arrive one by one, over the mosquitto of a secure lab, with",
-        f'TLS; a coordinator with `rounds = "forever"`, `every = "{told["every_s"]:g}s"`, `min_new_samples = 20`,',
+        f"Written by `python -m benchmarks.reliability.hour --minutes {told['minutes']:g}`, except *What went wrong*:",
+        "ten devices, each a process of an app whose samples arrive one by one, over the mosquitto of a secure lab,",
+        f'with TLS; a coordinator with `rounds = "forever"`, `every = "{told["every_s"]:g}s"`, `min_new_samples = 20`,',
         f"`quorum = 6`, a budget of bytes, and a `window` that was shut from {told['shut']} on. The program stands in",
         "for systemd, and starts what died again.",
         "",
         f"{told['rounds']} rounds were closed, {told['again']} of them again after the restore; {told['skipped']}",
         f"attempts were skipped. Devices made {told['made']} uploads: {told['counted']} counted,",
-        f"{told['begun_again']} were for a round that then began again (new generations, the restore), and",
-        f"{told['lost']} were lost; {told['late']} frames were answered as late.",
+        f"{told['begun_again']} were for a round that then began again (new generations, the restore),",
+        f"{late} came too late, and {told['lost']} were lost.",
+        f"Too late is counted only as far as the coordinator answered it ({told['late']} frames, with repetitions).",
         f"Seconds from round to round: median {statistics.median(gaps):.0f}, the longest {gaps[-1]:.0f}."
         if gaps
         else "",
