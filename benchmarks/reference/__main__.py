@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.reference.ours import LINES, SEEDS, UNEVEN, Run, read_reference
+from benchmarks.reference.ours import FED_AS_THERE, LINES, SEEDS, Run, read_reference
 from benchmarks.reference.page import page, runs
 from benchmarks.reference.theirs import TWINS
 from benchmarks.reference.theirs_fedproto import PROTOTYPE_TWINS
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None, results: Path = RESULTS) -> int:
         kept = json.loads(file.read_text(encoding="utf-8"))
     every = [
         *runs(),
-        *(Run(line, UNEVEN[line.theirs], as_fed=True) for line in LINES if line.theirs in UNEVEN),
+        *(Run(line, seed, as_fed=True) for line in LINES for seed in FED_AS_THERE.get(line.theirs, ())),
         *TWINS,
         *PROTOTYPE_TWINS,
     ]

@@ -32,7 +32,7 @@ from edge_sim.fleet.fleet import Fleet, build_fleet
 from edge_sim.runs.runner import VirtualRun, run_in
 
 DEVICES, ROUNDS, BATCH, RATE = 20, 40, 10, 0.01
-SEEDS = (0, 1)
+SEEDS = (0, 1, 2, 3, 4)
 _NETS = "benchmarks.reference.nets"
 _SMALL = {"proxy": f"{_NETS}:a", "start": "equal"}
 HOW_TO_GET_IT = (
@@ -87,9 +87,9 @@ LINES = (
     Line(theirs="FedL2G-logit", method="fedl2g", params={"on": "logits"}),
 )
 
-UNEVEN = {"Local": 0, "FedProto": 0, "FedKD": 1}
-"""By algorithm the seed that is run once more with mini-batches as there: whether their order and the dropped last one
-matter."""
+FED_AS_THERE = {"Local": (0,), "FedProto": (0,), "FedKD": (1,), "FedMRL": (0, 1, 2), "FedGen": (0, 1, 2)}
+"""By algorithm the seeds that are run once more with mini-batches as there: does their order matter, and the last one,
+which is dropped?"""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from benchmarks.reference.ours import LINES, SEEDS, Run
 from benchmarks.reference.theirs import TWINS
 from benchmarks.reference.theirs_fedproto import PROTOTYPE_TWINS
+from coordinator.results.comparison.compare import CONFIDENCE, Spread, spread_of, t_quantile
 
 THEIRS: Mapping[str, tuple[float, float]] = {
     "Local": (0.830, 0.833),
@@ -24,29 +26,18 @@ THEIRS: Mapping[str, tuple[float, float]] = {
     "FedL2G-logit": (0.793, 0.798),
 }
 """HtFLlib's own, after 40 rounds, by seed; from its commit e959261."""
-POINT = 1.0
-"""A difference of more points is explained."""
-WHY: Mapping[str, str] = {
-    "Local": "the order of the samples and the dropped last mini-batch were suspected. On seed 0 it is .837 with both "
-    "as there in place of .840, so that they are .3 points of 1.0. Seed 1 differs by nothing: the rest is 7 of 1,007 "
-    "test pictures.",
+TESTED: Mapping[str, str] = {
     "FedProto": "as the paper means it, devices average prototypes by the samples of the class (`weighting = "
-    '"samples"`, our default); HtFLlib counts all holders of a class alike. With ours it was .817, 6.2 points above '
-    "HtFLlib; the table has ours with `uniform`. Plain autograd as there says the same (below): .760, and .822 with "
-    "weights by samples and nothing else changed. That HtFLlib takes prototypes while it trains, not after, is .4 "
-    "points.",
-    "FedGen": "one run tested whether HtFLlib measures after the download of the shared head and we before: with our "
-    "heads replaced by their mean, ours stays .847, because the heads are equal at that moment here, too. Not "
-    "explained: the generator's initial weights, and its steps, are drawn otherwise.",
-    "FedL2G-logit": "2.5 points less on seed 0, .1 less on seed 1: not explained. Guiding vectors begin as normal "
-    "random numbers in both, and move little at a server rate of .01, so that their draw decides what logits are "
-    "pulled to; no run has tested that.",
-    "FedMRL": "not explained; no run has tested it.",
-    "FedKD": "a trial by hand had .843 for ours and was called unexplained; this command has .819 on seed 0, .4 "
-    "points from HtFLlib, and .830 on seed 1, 2.7 above. With mini-batches as there seed 1 is .821, so that their "
-    "order and the dropped last one are .9 of 2.7 points. The rest is not explained.",
+    '"samples"`, our default); HtFLlib counts all holders of a class alike. With ours it was .817 on seed 0, 6.2 '
+    "points above HtFLlib; the table has ours with `uniform`. Plain autograd as there says the same (below): .760, and "
+    ".822 with weights by samples and nothing else changed. That HtFLlib takes prototypes while it trains, not after, "
+    "is .4 points.",
+    "FedGen": "HtFLlib measures after the download of the shared head, ours before. That makes no difference: with our "
+    "heads replaced by their mean, seed 0 stays at .847, because the heads are equal at that moment here, too.",
+    "FedL2G-logit": "its seeds differ most, by up to 6.0 points. Guiding vectors begin as normal random numbers and "
+    "move little at a server rate of .01, so their draw may decide what logits are pulled to; no run tested this.",
 }
-"""By algorithm: the reason of a difference, and the run that tested it."""
+"""By algorithm: what was suspected of a difference, and the run that tested it."""
 
 
 def page(kept: Mapping[str, Any]) -> str:
@@ -64,38 +55,48 @@ def runs() -> list[Run]:
 
 
 def _row(theirs: str, method: str, kept: Mapping[str, Any]) -> str:
-    ours = {
-        seed: kept[run.name]["ours"]
-        for seed in SEEDS
-        for run in runs()
-        if run.line.theirs == theirs and run.seed == seed and run.name in kept
-    }
-    gaps = [100 * (value - THEIRS[theirs][seed]) for seed, value in ours.items()]
-    spread = f" ± {statistics.stdev(gaps):.1f}" if len(gaps) > 1 else " (one seed)" if gaps else ""
-    gap = f"{statistics.fmean(gaps):+.1f}{spread}" if gaps else "not run yet"
-    said = [", ".join(f"{value:.3f}" for value in values) for values in (THEIRS[theirs], ours.values())]
-    return f"| {theirs} | [{method}](../reference/methods/{method}.md) | {said[0]} | {said[1]} | {gap} |"
+    said = ", ".join(f"{value:.3f}" for value in THEIRS[theirs])
+    found = spread_of(kept[run.name]["ours"] for run in runs() if run.theirs == theirs and run.name in kept)
+    ours = f"{found.mean:.3f}{_deviation(found)}" if found else "not run yet"
+    return f"| {theirs} | [{method}](../reference/methods/{method}.md) | {said} | {ours} | {_gap(found, theirs)} |"
+
+
+def _deviation(found: Spread) -> str:
+    return " (one seed)" if found.sd is None else f" ± {found.sd:.3f} ({found.count} seeds)"
+
+
+def _gap(found: Spread | None, theirs: str) -> str:
+    """Return ours less theirs, with the interval in which the difference lies if their seeds scatter as ours do."""
+    if found is None:
+        return ""
+    gap, few = 100 * (found.mean - statistics.fmean(THEIRS[theirs])), len(THEIRS[theirs])
+    if found.sd is None:
+        return f"{gap:+.1f}"
+    half = 100 * t_quantile(CONFIDENCE, found.count - 1) * found.sd * math.sqrt(1 / found.count + 1 / few)
+    return f"{gap:+.1f} [{gap - half:+.1f}, {gap + half:+.1f}]"
 
 
 def _reasons() -> list[str]:
     return [
         "",
-        f"## Why, where it is more than {POINT:g} point",
+        "## What was tested",
         "",
-        *(f"- **{name}**: {why}" for name, why in WHY.items()),
+        "Weights and mini-batches are drawn otherwise there: a difference counts where its interval excludes 0.",
+        "",
+        *(f"- **{name}**: {found}" for name, found in TESTED.items()),
     ]
 
 
 def _fed(kept: Mapping[str, Any]) -> list[str]:
-    fed = {name: each for name, each in kept.items() if " as fed there" in name}
-    if not fed:
-        return []
-    return [
-        "",
-        "| ours, mini-batches as there | accuracy |",
-        "|---|---|",
-        *(f"| {n} | {e['ours']:.3f} |" for n, e in fed.items()),
-    ]
+    lines = []
+    for line in LINES:
+        pairs = [(Run(line, seed), Run(line, seed, as_fed=True)) for seed in SEEDS]
+        done = [(kept[own.name]["ours"], kept[fed.name]["ours"]) for own, fed in pairs if fed.name in kept]
+        change = spread_of(100 * (fed - own) for own, fed in done)
+        if change:
+            within = " [{:+.1f}, {:+.1f}]".format(*change.interval) if change.interval else ""
+            lines.append(f"| {line.theirs} | {change.count} | {change.mean:+.1f}{within} |")
+    return [_FED, "| algorithm | seeds | as fed there less ours, points |", "|---|---|---|", *lines] if lines else []
 
 
 def _twins(kept: Mapping[str, Any]) -> list[str]:
@@ -113,6 +114,12 @@ def _prototypes(kept: Mapping[str, Any]) -> list[str]:
     return [_FEDPROTO, "| what is ours | by prototypes | by the head |", "|---|---|---|", *lines] if found else []
 
 
+_FED = """
+### Mini-batches as there
+
+There all devices take their samples in one fixed order, and a last mini-batch that is shorter is dropped. Ours with
+both, paired by seed, with the 95 % interval of the difference.
+"""
 _FEDPROTO = """
 ### FedProto in plain autograd, as HtFLlib trains it
 
@@ -134,8 +141,9 @@ _HEAD = """# Held against HtFLlib
 HtFLlib ([TsingZ0/HtFLlib](https://github.com/TsingZ0/HtFLlib), KDD 2025) is the library that papers of this field are
 run with. Its own code, at commit e959261, was run on a partition of 4,000 pictures of Fashion-MNIST over 20 devices
 (Dirichlet .3, a quarter of each device's samples for its test), with three nets of 64 features, SGD at .01, batches of
-10, one epoch a round. Here are our methods on the same partition, nets, rate, batch and 40 rounds: the mean accuracy
-of the devices on their own tests, weighted by their test samples, for the seeds 0 and 1.
+10, one epoch a round, for the seeds 0 and 1. Here are our methods on the same partition, nets, rate, batch and 40
+rounds: the mean accuracy of the devices on their own tests, weighted by their test samples. Ours are the mean and the
+deviation over seeds; the interval is where a difference lies, 19 times of 20, if two runs of theirs scatter as ours do.
 
 What differs by intent: there all devices take their samples in one fixed order and drop a last mini-batch that is
 shorter; here each round draws an order, and the last mini-batch is filled up from the next. Initial weights are drawn

@@ -34,12 +34,19 @@ def test_as_a_command_it_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert "FedKD, seed 1" in capsys.readouterr().out
 
 
-def test_a_row_has_the_difference_and_its_spread() -> None:
-    kept = {"Local, seed 0": {"ours": 0.84}, "Local, seed 1": {"ours": 0.823}, "FML, seed 0": {"ours": 0.804}}
+def test_a_row_has_the_difference_and_what_the_seeds_explain() -> None:
+    kept = {"FML, seed 0": {"ours": 0.803}, "FML, seed 1": {"ours": 0.813}, "Local, seed 0": {"ours": 0.8415}}
     text = page(kept)
-    assert "| Local | [local](../reference/methods/local.md) | 0.830, 0.833 | 0.840, 0.823 | +0.0 ± 1.4 |" in text
-    assert "| 0.794, 0.792 | 0.804 | +1.0 (one seed) |" in text
-    assert "Not run yet: LG-FedAvg, seed 0" in text
+    # 12.706 times the deviation of two values, .71 points, times sqrt(1/2 + 1/2)
+    assert "| 0.794, 0.792 | 0.808 ± 0.007 (2 seeds) | +1.5 [-7.5, +10.5] |" in text
+    assert " (one seed) | +1.0 |" in text
+    assert "LG-FedAvg, seed 0; " in text
+
+
+def test_mini_batches_as_there_are_compared_seed_by_seed() -> None:
+    kept = {"Local, seed 0": {"ours": 0.84}, "Local as fed there, seed 0": {"ours": 0.83}}
+    kept |= {"Local, seed 1": {"ours": 0.80}, "Local as fed there, seed 1": {"ours": 0.79}}
+    assert "| Local | 2 | -1.0 [-1.0, -1.0] |" in page(kept)
 
 
 @pytest.mark.torch
