@@ -58,7 +58,8 @@ def _of_pages() -> Iterator[tuple[str, str]]:
     for path in (
         ROOT / "README.md",
         *sorted((ROOT / "docs").rglob("*.md")),
-        *sorted((ROOT / "examples").rglob("README.md")),
+        ROOT / "examples" / "README.md",
+        *sorted((ROOT / "examples").glob("*/README.md")),  # no deeper: npm puts packages of others there
     ):
         name = path.relative_to(ROOT).as_posix()
         if not name.startswith(HISTORY):
