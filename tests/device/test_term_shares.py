@@ -9,14 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from edge_sdk.device.training.evaluation import term_names, term_shares  # noqa: E402
-from edge_sdk.models.base import Batches  # noqa: E402
-from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
-from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402
-from edge_sdk.models.torch_training import torch_traced  # noqa: E402
-from edge_sdk.objectives import CrossEntropy, Distill, Optim  # noqa: E402
+from edge_sdk.device.training.evaluation import term_names, term_shares
+from edge_sdk.models.base import Batches
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.models.torch_nets.torch_model import TorchModel
+from edge_sdk.models.torch_training import torch_traced
+from edge_sdk.objectives import CrossEntropy, Distill, Optim
 
 pytestmark = pytest.mark.torch
 

@@ -23,11 +23,11 @@ from edge_sim.engines.base import DeviceRequest, Engine, ExactEngine
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # torch is there
-from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
-from edge_sim.engines.stack.torch_stack import DenseStacking, VmapStacking  # noqa: E402  # torch is there
-from edge_sim.engines.stack.torch_stacked_terms import STACKED_FORMS  # noqa: E402
-from edge_sim.engines.torch_threads import use_exact_arithmetic, use_one_thread  # noqa: E402  # torch is there
+from edge_sdk.models.torch_nets.torch_model import TorchModel
+from edge_sim.engines.stack.torch_cohort import CohortEngine
+from edge_sim.engines.stack.torch_stack import DenseStacking, VmapStacking
+from edge_sim.engines.stack.torch_stacked_terms import STACKED_FORMS
+from edge_sim.engines.torch_threads import use_exact_arithmetic, use_one_thread
 
 use_one_thread()  # as every simulation does
 use_exact_arithmetic()

@@ -31,9 +31,9 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
-from edge_sim.engines.stack import torch_cohort  # noqa: E402  # torch is there
-from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
-from edge_sim.engines.torch_threads import use_one_thread  # noqa: E402
+from edge_sim.engines.stack import torch_cohort
+from edge_sim.engines.stack.torch_cohort import CohortEngine
+from edge_sim.engines.torch_threads import use_one_thread
 
 use_one_thread()  # as every simulation does
 

@@ -9,14 +9,14 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from test_engines import config  # noqa: E402  # torch is there
+from test_engines import config
 
-from edge_sdk.device.training.workbench import Workbench  # noqa: E402
-from edge_sdk.methods.contract.requests import Evaluate, MeasuredModel  # noqa: E402
-from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402
-from edge_sim.engines.base import DeviceRequest, Engine, ExactEngine, job_at, serve_alone  # noqa: E402
-from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
-from edge_sim.fleet.fleet import build_fleet  # noqa: E402
+from edge_sdk.device.training.workbench import Workbench
+from edge_sdk.methods.contract.requests import Evaluate, MeasuredModel
+from edge_sdk.models.torch_nets.torch_model import TorchModel
+from edge_sim.engines.base import DeviceRequest, Engine, ExactEngine, job_at, serve_alone
+from edge_sim.engines.stack.torch_cohort import CohortEngine
+from edge_sim.fleet.fleet import build_fleet
 
 
 def asked(pictures: Path, model: MeasuredModel, *, equal: bool) -> tuple[list[DeviceRequest], list[int]]:

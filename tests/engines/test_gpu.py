@@ -24,15 +24,15 @@ from edge_sim.runs.runner import run
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from torch import nn  # noqa: E402  # torch is there
+from torch import nn
 
-from edge_sdk.data import LocalData, Preprocess, Samples  # noqa: E402
-from edge_sdk.device.training.workbench import Workbench  # noqa: E402
-from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402
-from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
-from edge_sim.engines.stack.torch_parameter_rows import ParameterRows  # noqa: E402
-from edge_sim.engines.stack.torch_stack import Stack, VmapStacking  # noqa: E402  # torch is there
-from edge_sim.engines.torch_threads import use_exact_arithmetic, use_one_thread  # noqa: E402  # torch is there
+from edge_sdk.data import LocalData, Preprocess, Samples
+from edge_sdk.device.training.workbench import Workbench
+from edge_sdk.models.torch_nets.torch_model import TorchModel
+from edge_sim.engines.stack.torch_cohort import CohortEngine
+from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
+from edge_sim.engines.stack.torch_stack import Stack, VmapStacking
+from edge_sim.engines.torch_threads import use_exact_arithmetic, use_one_thread
 
 use_one_thread()  # as every simulation does
 use_exact_arithmetic()

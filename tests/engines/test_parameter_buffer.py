@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402  # behind the line that skips all of this
+from torch import nn
 
-from edge_sdk.errors import StoreError  # noqa: E402
-from edge_sdk.models.base import lent_weights  # noqa: E402
-from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402
-from edge_sim.engines.stack.torch_parameter_rows import (  # noqa: E402
+from edge_sdk.errors import StoreError
+from edge_sdk.models.base import lent_weights
+from edge_sdk.models.torch_nets.torch_model import TorchModel
+from edge_sim.engines.stack.torch_parameter_rows import (
     ParameterBuffer,
     move_back_into_row,
     move_into_row,

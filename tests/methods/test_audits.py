@@ -17,8 +17,8 @@ from edge_sdk.protocol.low_rank import as_matrix, expanded, factorised
 
 torch = pytest.importorskip("torch")
 
-from edge_sdk.methods.parts import torch_creff  # noqa: E402
-from edge_sdk.methods.parts.torch_fedalign import flow, largest_singular_value  # noqa: E402  # what follows needs torch
+from edge_sdk.methods.parts import torch_creff
+from edge_sdk.methods.parts.torch_fedalign import flow, largest_singular_value
 
 pytestmark = pytest.mark.torch
 

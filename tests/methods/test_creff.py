@@ -12,15 +12,15 @@ from method_specs import job, spec_of
 
 torch = pytest.importorskip("torch")
 
-from edge_sdk.data import LocalData, Samples  # noqa: E402
-from edge_sdk.device.training.workbench import Workbench  # noqa: E402
-from edge_sdk.methods.contract.last_layer import random_rows  # noqa: E402
-from edge_sdk.methods.contract.requests import HeadGradients  # noqa: E402
-from edge_sdk.methods.creff import _STREAM  # noqa: E402
-from edge_sdk.methods.parts import torch_creff  # noqa: E402
-from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
-from edge_sdk.protocol.messages import Upload  # noqa: E402  # what follows needs torch
-from edge_sim.config import settings  # noqa: E402
+from edge_sdk.data import LocalData, Samples
+from edge_sdk.device.training.workbench import Workbench
+from edge_sdk.methods.contract.last_layer import random_rows
+from edge_sdk.methods.contract.requests import HeadGradients
+from edge_sdk.methods.creff import _STREAM
+from edge_sdk.methods.parts import torch_creff
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.protocol.messages import Upload
+from edge_sim.config import settings
 
 pytestmark = pytest.mark.torch
 RATE = 0.1

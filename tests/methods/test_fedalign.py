@@ -12,16 +12,16 @@ from method_specs import FakeDevice, first_step, job, spec_of
 
 torch = pytest.importorskip("torch")
 
-from edge_sdk.data import Preprocess  # noqa: E402
-from edge_sdk.methods.contract.requests import Fit, ReadWeights, WriteWeights  # noqa: E402
-from edge_sdk.methods.parts.fedalign_term import Alignment  # noqa: E402
-from edge_sdk.methods.parts.torch_fedalign import Alignments, flow, largest_singular_value  # noqa: E402
-from edge_sdk.models.base import Batches  # noqa: E402
-from edge_sdk.models.torch_nets.torch_width import last_switch  # noqa: E402
-from edge_sdk.objectives import CrossEntropy, Optim, Seen  # noqa: E402
-from edge_sdk.protocol.knowledge import Weights  # noqa: E402  # what follows needs torch
-from edge_sim.config import settings  # noqa: E402
-from edge_sim.models.torch_families import torch_model  # noqa: E402
+from edge_sdk.data import Preprocess
+from edge_sdk.methods.contract.requests import Fit, ReadWeights, WriteWeights
+from edge_sdk.methods.parts.fedalign_term import Alignment
+from edge_sdk.methods.parts.torch_fedalign import Alignments, flow, largest_singular_value
+from edge_sdk.models.base import Batches
+from edge_sdk.models.torch_nets.torch_width import last_switch
+from edge_sdk.objectives import CrossEntropy, Optim, Seen
+from edge_sdk.protocol.knowledge import Weights
+from edge_sim.config import settings
+from edge_sim.models.torch_families import torch_model
 
 pytestmark = pytest.mark.torch
 SWITCHED = ("resnet", "resnet8", "wresnet-10-1")

@@ -12,20 +12,20 @@ from method_specs import job, rows_of, spec_of
 
 torch = pytest.importorskip("torch")
 
-from edge_sdk.methods.contract.base import NoState, OnDevice  # noqa: E402
-from edge_sdk.methods.contract.registry import method_of  # noqa: E402
-from edge_sdk.methods.contract.requests import ReadHead, ReadWeights  # noqa: E402
-from edge_sdk.methods.fedgen import _STREAM, FedGen, Params, generator_shapes, loss, mean_head  # noqa: E402
-from edge_sdk.methods.parts import torch_fedgen as generators  # noqa: E402
-from edge_sdk.objectives import CrossEntropy, HeadLabels  # noqa: E402
-from edge_sdk.protocol.exchange_id import ExchangeId  # noqa: E402
-from edge_sdk.protocol.frames import storage  # noqa: E402
-from edge_sdk.protocol.knowledge import Weights  # noqa: E402
-from edge_sdk.protocol.wires import check_roles, expectation  # noqa: E402
-from edge_sdk.reductions import Contribution  # noqa: E402
-from edge_sdk.reductions.bag import Bag  # noqa: E402  # what follows needs torch
-from edge_sim.config import settings  # noqa: E402
-from edge_sim.fleet.fleet import Device  # noqa: E402
+from edge_sdk.methods.contract.base import NoState, OnDevice
+from edge_sdk.methods.contract.registry import method_of
+from edge_sdk.methods.contract.requests import ReadHead, ReadWeights
+from edge_sdk.methods.fedgen import _STREAM, FedGen, Params, generator_shapes, loss, mean_head
+from edge_sdk.methods.parts import torch_fedgen as generators
+from edge_sdk.objectives import CrossEntropy, HeadLabels
+from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import storage
+from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.protocol.wires import check_roles, expectation
+from edge_sdk.reductions import Contribution
+from edge_sdk.reductions.bag import Bag
+from edge_sim.config import settings
+from edge_sim.fleet.fleet import Device
 
 pytestmark = pytest.mark.torch
 RATE = 0.1

@@ -23,7 +23,7 @@ from edge_sim.config import settings
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from edge_sdk.methods.parts import torch_fedtgp  # noqa: E402  # needs torch
+from edge_sdk.methods.parts import torch_fedtgp
 
 naive = importlib.import_module("naive")  # needs torch
 RATE = 0.1

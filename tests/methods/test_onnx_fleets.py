@@ -13,13 +13,13 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 pytestmark = pytest.mark.torch
 
-from torch import nn  # noqa: E402  # only where torch is installed
+from torch import nn
 
-import edge_sim  # noqa: E402  # likewise
-from edge_sdk.methods.contract.registry import load_method, method_names  # noqa: E402  # likewise
-from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402  # likewise
-from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel  # noqa: E402  # likewise
-from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
+import edge_sim
+from edge_sdk.methods.contract.registry import load_method, method_names
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
+from edge_sdk.models.torch_nets.torch_model import TorchModel
 
 CLASSES = 3
 HIDDEN = (6,)

@@ -12,18 +12,18 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from edge_sdk.errors import ModelError, StoreError, Unsupported  # noqa: E402
-from edge_sdk.methods.parts.fedkf_term import DataFree, Plan  # noqa: E402  # torch is there
-from edge_sdk.methods.parts.torch_fedkf import Generator, Imitation, divergence, generator_loss, parameter_count  # noqa: E402
-from edge_sdk.models.base import Batches, pack_arrays, unpack_arrays  # noqa: E402
-from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
-from edge_sdk.models.torch_nets.torch_anatomy import survey  # noqa: E402
-from edge_sdk.models.torch_nets.torch_device import seeded  # noqa: E402
-from edge_sdk.models.torch_nets.torch_forms import Host  # noqa: E402
-from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402
-from edge_sdk.objectives import CrossEntropy, Optim, Seen  # noqa: E402
+from edge_sdk.errors import ModelError, StoreError, Unsupported
+from edge_sdk.methods.parts.fedkf_term import DataFree, Plan
+from edge_sdk.methods.parts.torch_fedkf import Generator, Imitation, divergence, generator_loss, parameter_count
+from edge_sdk.models.base import Batches, pack_arrays, unpack_arrays
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.models.torch_nets.torch_anatomy import survey
+from edge_sdk.models.torch_nets.torch_device import seeded
+from edge_sdk.models.torch_nets.torch_forms import Host
+from edge_sdk.models.torch_nets.torch_model import TorchModel
+from edge_sdk.objectives import CrossEntropy, Optim, Seen
 
 SGD = Optim(kind="sgd", learning_rate=0.1)
 CLASSES = 3

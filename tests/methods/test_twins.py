@@ -13,9 +13,9 @@ from edge_sim.config import settings
 
 torch = pytest.importorskip("torch")
 
-import twins  # noqa: E402  # needs torch
+import twins
 
-from edge_sdk.methods.parts import torch_fedal as torch_discriminator  # noqa: E402
+from edge_sdk.methods.parts import torch_fedal as torch_discriminator
 
 pytestmark = pytest.mark.torch
 

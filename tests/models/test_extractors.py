@@ -17,8 +17,8 @@ pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 sklearn_datasets = pytest.importorskip("sklearn.datasets")
 
-from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel, OnnxTeacher  # noqa: E402  # only with onnxruntime
-from edge_sim.models import onnx_extractors  # noqa: E402  # likewise
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel, OnnxTeacher
+from edge_sim.models import onnx_extractors
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from edge_sim.models import families
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # only where torch is
-from edge_sim.models import torch_families  # noqa: E402
+from edge_sdk.models.torch_nets.torch_model import TorchModel
+from edge_sim.models import torch_families
 
 CLASSES = 10
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32)]

@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
-import onnxruntime  # noqa: E402  # only where it is installed
-from onnx import helper, numpy_helper  # noqa: E402  # likewise
+import onnxruntime
+from onnx import helper, numpy_helper
 
-from edge_sdk.errors import ModelError  # noqa: E402  # likewise
-from edge_sdk.models.onnx_file.graph import read_graph  # noqa: E402  # likewise
-from edge_sdk.models.onnx_training.numpy_body import NumpyGraph  # noqa: E402  # likewise
+from edge_sdk.errors import ModelError
+from edge_sdk.models.onnx_file.graph import read_graph
+from edge_sdk.models.onnx_training.numpy_body import NumpyGraph
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(0, 1, (2, 3, 6, 8)).astype(np.float32)

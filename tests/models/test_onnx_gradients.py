@@ -12,11 +12,11 @@ pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.torch
 
-import torch  # noqa: E402  # likewise
-from compared_graphs import ENGINES, TOLERANCE, adjoint_gap, away_in_double, compared  # noqa: E402  # only where torch is installed
-from drawn_graphs import OPERATORS, Drawn, drawn  # noqa: E402  # likewise
+import torch
+from compared_graphs import ENGINES, TOLERANCE, adjoint_gap, away_in_double, compared
+from drawn_graphs import OPERATORS, Drawn, drawn
 
-from edge_sdk.models.onnx_file.tensors import Constant, tensor_of  # noqa: E402  # likewise
+from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
 
 
 def compare(made: Drawn, seed: int) -> bool:

@@ -19,10 +19,10 @@ from edge_sdk.objectives import CrossEntropy
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
-from onnx import TensorProto, helper  # noqa: E402  # only where onnx is installed
+from onnx import TensorProto, helper
 
-from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel, OnnxTeacher  # noqa: E402  # only with onnxruntime
-from edge_sim.models.onnx_extractors import random_extractor, teacher  # noqa: E402  # likewise
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel, OnnxTeacher
+from edge_sim.models.onnx_extractors import random_extractor, teacher
 
 
 def flatten_model(

@@ -18,9 +18,9 @@ from edge_sdk.objectives import CrossEntropy, Optim
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
-import onnxruntime  # noqa: E402  # only where it is installed
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402  # likewise
-from onnx_files import (  # noqa: E402  # likewise
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+from onnx_files import (
     CLASSES,
     WIDTH,
     changed,
@@ -36,8 +36,8 @@ from onnx_files import (  # noqa: E402  # likewise
     written_out_softmax,
 )
 
-from edge_sdk.models.onnx_file.graph import read_graph  # noqa: E402  # likewise
-from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel, OnnxTeacher  # noqa: E402  # only with onnxruntime
+from edge_sdk.models.onnx_file.graph import read_graph
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel, OnnxTeacher
 
 FILES = {
     "logistic regression": (linear_classifier(), "layer"),

@@ -18,10 +18,10 @@ pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.torch
 
-from torch import Tensor, nn  # noqa: E402  # only where torch is installed
+from torch import Tensor, nn
 
-from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel  # noqa: E402  # likewise
-from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
+from edge_sdk.models.torch_nets.torch_model import TorchModel
 
 SHAPE = (1, 7, 5)
 

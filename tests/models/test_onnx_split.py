@@ -19,10 +19,10 @@ from edge_sdk.objectives import CrossEntropy, Optim
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402  # only where onnx is installed
-from onnx_files import CLASSES, FORMS, WIDTH, answers, changed, classifier, file_of  # noqa: E402  # likewise
+from onnx import TensorProto, helper, numpy_helper
+from onnx_files import CLASSES, FORMS, WIDTH, answers, changed, classifier, file_of
 
-from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel, OnnxTeacher  # noqa: E402  # only with onnxruntime
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel, OnnxTeacher
 
 NUMBERS = st.sampled_from([(), ("Identity",), ("Reshape",), ("Dropout",)])
 SOFT = st.sampled_from([(), ("Softmax",), ("LogSoftmax",), ("Softmax", "Identity")])

@@ -22,12 +22,12 @@ pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.torch
 
-from torch import Tensor, nn  # noqa: E402  # likewise
+from torch import Tensor, nn
 
-from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel  # noqa: E402  # likewise
-from edge_sdk.models.onnx_runtime.onnx_session import OnnxEngine  # noqa: E402  # likewise
-from edge_sdk.models.onnx_training import body as body_module  # noqa: E402  # likewise
-from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
+from edge_sdk.models.onnx_runtime.onnx_session import OnnxEngine
+from edge_sdk.models.onnx_training import body as body_module
+from edge_sdk.models.torch_nets.torch_model import TorchModel
 
 SGD = Optim(kind="sgd", learning_rate=0.05)
 

@@ -22,12 +22,12 @@ pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.torch
 
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402  # only where onnx is installed
-from torch import Tensor, nn  # noqa: E402  # likewise
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
 
-from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402  # likewise
-from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel  # noqa: E402  # likewise
-from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
+from edge_sdk.models.torch_nets.torch_model import TorchModel
 
 RNG = np.random.default_rng(0)
 

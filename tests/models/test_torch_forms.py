@@ -22,8 +22,8 @@ from edge_sdk.protocol import registry
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from edge_sdk.models.torch_nets.torch_forms import TORCH_FORMS  # noqa: E402  # torch is there
-from edge_sim.models.torch_families import torch_model  # noqa: E402
+from edge_sdk.models.torch_nets.torch_forms import TORCH_FORMS
+from edge_sim.models.torch_families import torch_model
 
 STEPS = 3
 

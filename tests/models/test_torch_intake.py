@@ -23,11 +23,11 @@ from edge_sim.engines.base import ExactEngine
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from torch import Tensor, nn  # noqa: E402  # only where torch is installed
+from torch import Tensor, nn
 
-from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
-from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402  # likewise
-from edge_sim.engines.stack.torch_stack import DenseStacking, VmapStacking  # noqa: E402  # torch is there
+from edge_sdk.models.torch_nets.torch_model import TorchModel
+from edge_sim.engines.stack.torch_cohort import CohortEngine
+from edge_sim.engines.stack.torch_stack import DenseStacking, VmapStacking
 
 SLOW = Optim(kind="sgd", learning_rate=0.1)
 

@@ -36,15 +36,15 @@ from edge_sdk.objectives import CrossEntropy, HeadMatch, LogitGradient, Optim, P
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from torch import Tensor, nn  # noqa: E402  # only where torch is installed
-from torch.nn.utils import parametrizations  # noqa: E402  # likewise
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402  # likewise
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+from torch.utils.flop_counter import FlopCounterMode
 
-from edge_sdk.models.torch_nets.torch_cosine import TorchCosineHead, Unit  # noqa: E402  # likewise
-from edge_sdk.models.torch_nets.torch_device import seeded  # noqa: E402  # likewise
-from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
-from edge_sdk.models.torch_training.torch_optim import TorchOptimiser  # noqa: E402  # likewise
-from edge_sim.models.torch_families import torch_model  # noqa: E402  # likewise
+from edge_sdk.models.torch_nets.torch_cosine import TorchCosineHead, Unit
+from edge_sdk.models.torch_nets.torch_device import seeded
+from edge_sdk.models.torch_nets.torch_model import TorchModel
+from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
+from edge_sim.models.torch_families import torch_model
 
 
 class FamilySuite(ModelSuite, WeightSuite):

@@ -13,16 +13,16 @@ from loss_terms import head_terms, logit_terms
 
 torch = pytest.importorskip("torch")
 
-from torch import Tensor, nn  # noqa: E402  # torch may be missing
+from torch import Tensor, nn
 
-from edge_sdk.data import Preprocess  # noqa: E402  # likewise
-from edge_sdk.errors import UsageError  # noqa: E402  # likewise
-from edge_sdk.models.base import Batches, FitReport  # noqa: E402  # likewise
-from edge_sdk.models.torch_nets.torch_device import seeded  # noqa: E402  # likewise
-from edge_sdk.models.torch_nets.torch_model import TorchModel, answers_of  # noqa: E402  # likewise
-from edge_sdk.models.torch_training import torch_traced  # noqa: E402  # likewise
-from edge_sdk.models.torch_training.torch_recording import recorded  # noqa: E402  # likewise
-from edge_sdk.objectives import (  # noqa: E402  # likewise
+from edge_sdk.data import Preprocess
+from edge_sdk.errors import UsageError
+from edge_sdk.models.base import Batches, FitReport
+from edge_sdk.models.torch_nets.torch_device import seeded
+from edge_sdk.models.torch_nets.torch_model import TorchModel, answers_of
+from edge_sdk.models.torch_training import torch_traced
+from edge_sdk.models.torch_training.torch_recording import recorded
+from edge_sdk.objectives import (
     BoundedDistance,
     ClassContrast,
     CrossEntropy,
@@ -38,7 +38,7 @@ from edge_sdk.objectives import (  # noqa: E402  # likewise
     Term,
     names_on,
 )
-from edge_sim.models import torch_families  # noqa: E402  # likewise
+from edge_sim.models import torch_families
 
 pytestmark = pytest.mark.torch
 

@@ -13,7 +13,7 @@ from coordinator.results.page.guard import WRONG, Guard
 pytest.importorskip("starlette")
 httpx = pytest.importorskip("httpx")
 
-from coordinator.results.page import starlette_app  # noqa: E402  # needs starlette
+from coordinator.results.page import starlette_app
 
 TOKEN = "a-token-of-the-lab"
 HERE, LAB = ListenAddress("127.0.0.1", 8421), ListenAddress("192.0.2.7", 8421)

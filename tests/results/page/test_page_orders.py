@@ -22,7 +22,7 @@ from coordinator.results.report.progress_file import About
 pytest.importorskip("starlette")
 httpx = pytest.importorskip("httpx")
 
-from coordinator.results.page import starlette_app  # noqa: E402  # needs starlette
+from coordinator.results.page import starlette_app
 
 TOKEN = "a-token-of-the-lab"
 LAB = ListenAddress("192.0.2.7", 8421)
