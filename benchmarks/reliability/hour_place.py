@@ -209,7 +209,7 @@ class Place:
         end_s = time.monotonic() + most_s
         while not condition():
             if time.monotonic() > end_s:
-                raise RuntimeError(f"waited {most_s:g} s in vain: {what}")
+                raise RuntimeError(f"after {most_s:g} s still not so: {what}")
             time.sleep(0.05)
 
     def _look_on(self) -> None:
