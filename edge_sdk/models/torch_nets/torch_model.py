@@ -124,8 +124,8 @@ class TorchModel:
         outputs: what `net` returns: logits, or probabilities, whose logarithms are the logits.  In a tuple, a dict or a
         ModelOutput, the logits are the output of that name, or of the right width.  The spec's note names it.
 
-        Raises ModelError if the net does not fit, if a weight is not finite, if it returns probabilities and `outputs`
-        does not say so, and if preprocess turns ids for an nn.Embedding into fractions.  A net that changes its input
+        Raises ModelError if the net does not fit, if a weight is not finite, if it returns probabilities that `outputs`
+        does not name, and if preprocess turns ids for an nn.Embedding into fractions.  A net that changes its input
         is refused here, or at the first samples.
         """
         check_head(head)
