@@ -175,7 +175,7 @@ def _finite(value: object) -> Floats | None:
 
 
 def is_whole(value: object) -> bool:
-    """Whether this is a whole number, of Python's or of numpy's; True and False are none."""
+    """Whether this is a whole number of Python or numpy.  True and False do not count."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 

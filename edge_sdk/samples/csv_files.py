@@ -22,7 +22,7 @@ from edge_sdk.samples.texts import TEXT_LENGTH, check_length, ids_of_words
 
 _MOST = float(np.finfo(np.float32).max)
 _KEPT = 10
-"""A column must spread over so many of the steps that float32 has at the size of its values."""
+"""The minimum spread of a column, in float32 steps at the size of its values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,8 +202,13 @@ def read_files(
 ) -> NDArray[Any]:
     """Return the samples in files of one ending, one in each.
 
-    kind: the declared one.  size: of pictures; rate: of sounds; length: of texts, in words.  remedy: what to do about
-    pictures of several sizes.  Raises UsageError with the file that does not fit.
+    kind: the declared one.
+    size: of pictures.
+    rate: of sounds.
+    length: of texts, in words.
+    remedy: what to do about pictures of several sizes.
+
+    Raises UsageError that names the file that does not fit.
     """
     ending = one_ending(paths, where)
     if ending in SOUNDS and (kind is None or kind.name not in SERIES):
