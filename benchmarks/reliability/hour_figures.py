@@ -215,9 +215,9 @@ Found in a trial of six minutes and in this hour, whose processes still had thes
 - Before the first start of the coordinator, devices reported access rules as the cause. In a lab they now name the
   coordinator that they wait for.
 
-What was no fault: the window was shut for three minutes from `drain --undo` on, which makes the longest waits; while
-the budget was spent, only the round that was open already closed; and the app on a busy machine brings few
-samples, so that `min_new_samples` skips rounds.
+The following is normal. The window was shut for three minutes from `drain --undo` on, which makes the longest waits.
+While the budget was spent, only the open round closed. On a busy machine the app brings few samples, so that
+`min_new_samples` skips rounds.
 """
 """Written by hand."""
 _STATES = ("connecting", "joining", "idle", "training", "paused", "reporting", "waiting", "off", "not running")
