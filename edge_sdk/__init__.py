@@ -1,6 +1,9 @@
-"""edge-sdk: devices with different models exchange knowledge in place of data and weights.
+"""edge-sdk: devices with different models exchange knowledge instead of data and weights.
 
-Names are loaded when they are first used, so `import edge_sdk` alone loads no numpy, no torch and no broker client.
+Begin with `Agent`, which takes part in a federation for your app.  `NumpyModel`, `OnnxModel`, `TorchModel` and others
+wrap your model.  `Samples` and `LocalData` hold your data; `SampleStore` collects samples as they arrive.
+
+Each name is loaded at its first use, so `import edge_sdk` alone loads neither numpy nor torch nor a broker client.
 """
 
 from __future__ import annotations

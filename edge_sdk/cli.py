@@ -132,7 +132,7 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
 def parser(word: str = "") -> argparse.ArgumentParser:
     """Return the parser of the command line.
 
-    word: the sub-command that the line is for: the others are then not declared, which would take longer than all else.
+    word: the only sub-command to declare, or empty for all.  Declaring the others takes longer than everything else.
     """
     top = OneLineParser(
         prog="edge-sdk",

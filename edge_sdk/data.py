@@ -1,4 +1,4 @@
-"""A device's own data, the preprocessing of its raw samples, and random changes of its training pictures."""
+"""A device's own data, the preprocessing of raw samples, and the augmentation of training pictures."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ _AUGMENT_STREAM = 11
 class Preprocess:
     """Turns raw samples into a model's input: resizes, chooses channels, scales and normalises.
 
-    Raises UsageError for settings out of range, or without an effect on the kind of samples.
+    Raises UsageError for settings that are out of range, or do not apply to the kind of samples.
     """
 
     size: tuple[int, int] | None = None
-    """Height and width after bilinear resizing.  None keeps the raw size."""
+    """Height and width after bilinear resizing, or None to keep the raw size."""
     channels: int | None = None
-    """1 or 3: grey samples are repeated, colour samples are averaged.  None keeps the channels."""
+    """1 or 3, or None to keep the channels.  Grey is repeated for 3 channels, colour is averaged for 1."""
     scale: float = 1.0
-    """A factor for the raw values, applied first (1/255 for bytes); not 0."""
+    """The factor for the raw values, applied first: 1/255 for bytes.  Not 0."""
     mean: float | tuple[float, ...] = 0.0
-    """Subtracted after scaling; one number, or one for each channel, column of a vector, or sensor of a series."""
+    """Subtracted after scaling: one number, or one for each channel, column of a vector, or sensor of a series."""
     std: float | tuple[float, ...] = 1.0
-    """The divisor after that, likewise."""
+    """The divisor after that, given like `mean`."""
     kind: str | None = field(default=None, repr=False)
-    """picture, vector, series, ragged-series or tokens, as of Samples; a net is then given (b, c, h, w), (b, d),
-    (b, t, d), or ids (b, t) as int64.  None: pictures, or flat samples as (b, 1, 1, d)."""
+    """picture, vector, series, ragged-series or tokens, as of Samples.  A net then receives (b, c, h, w), (b, d),
+    (b, t, d), or ids (b, t) as int64.  With None it receives pictures, or flat samples as (b, 1, 1, d)."""
     vocabulary: int | None = field(default=None, repr=False)
     """How many ids of tokens there are."""
     steps: int | None = field(default=None, repr=False)
-    """The length to which ragged series and texts are padded with 0; longer ones are refused.  None: the longest given;
-    a model with an input_shape sets its own."""
+    """The length to which ragged series and texts are padded with 0; longer ones are refused.  None takes the length of
+    the longest sample.  A model with an input_shape sets its own length."""
 
     def __post_init__(self) -> None:
         self._check_kind()
@@ -175,7 +175,7 @@ def _finite(value: object) -> Floats | None:
 
 
 def is_whole(value: object) -> bool:
-    """Whether this is a whole number, of Python's or of numpy's; True and False are none."""
+    """Whether this is a whole number of Python or numpy.  True and False do not count."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
@@ -207,24 +207,26 @@ def _resize(x: Floats, size: tuple[int, int]) -> Floats:
 class Samples:
     """Raw samples with labels.
 
-    x: numbers (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w); with kind="series" (n, t, d) or (n, t), with
-    kind="ragged-series" also a list of (t, d) of several t, with kind="tokens" ids (n, t), 0..vocabulary-1, or a list
-    of (t,).  lengths: (n,), the steps or tokens of padded samples; what is behind them becomes 0, the padding.
-    y: classes (n,) or (n, 1), or one-hot rows (n, k).
-    Both may be arrays, tensors, pandas frames or columns, or lists; classes that are given by their names, or as a
-    pandas categorical, become ids.  layout: "NCHW" or "NHWC", the order of the axes of x; by default as its sizes
-    tell, which is logged unless it is NHWC.  Values are not scaled: that is for the model's `Preprocess`.  Raises
-    UsageError if shapes or types do not fit, and for a name that is no class.
+    x: numbers (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w).  With kind="series" (n, t, d) or (n, t).  With
+    kind="ragged-series" also a list of arrays (t, d) of different lengths.  With kind="tokens" ids (n, t) from 0 to
+    vocabulary - 1, or a list of arrays (t,).
+    y: classes (n,) or (n, 1), or one-hot rows (n, k).  Names of classes, or a pandas categorical, become ids.
+    lengths: the number of steps or tokens of each padded sample: (n,).  Values beyond it become 0, the padding.
+    layout: "NCHW" or "NHWC", the order of the axes of x.  By default inferred from the sizes, and logged unless NHWC.
+
+    x and y may be arrays, tensors, pandas frames or columns, or lists.  Values are not scaled: the model's `Preprocess`
+    does that.
+
+    Raises UsageError if shapes or types do not fit, and for an unknown class name.
     """
 
     x: Raw  # (n, ...), channels last
     y: Ints  # (n,)
     class_names: tuple[str, ...] = ()
-    """The names of the federation's classes in its order; default: the names in `y`, sorted, or none."""
+    """The names of the federation's classes, in its order.  By default the names in `y`, sorted, or none."""
     layout: InitVar[PictureLayout | None] = None
     kind: str | None = None
-    """picture, vector, series, ragged-series or tokens, as declared.  Without a declaration (None) the shape tells
-    pictures and vectors apart."""
+    """picture, vector, series, ragged-series or tokens.  None distinguishes pictures and vectors by their shape."""
     vocabulary: int | None = None
     """How many ids of tokens there are."""
     lengths: InitVar[Any] = None
@@ -261,15 +263,15 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Augment:
-    """How the pictures of private mini-batches are changed; measurements see the pictures as they are.
+    """Random changes of training pictures.  Evaluation uses the pictures unchanged.
 
     Raises UsageError for a negative number of pixels.
     """
 
     crop_pixels: int = 0
-    """Pictures are padded with black by this many pixels on each side, and a window of the old size is cut out."""
+    """The number of black pixels added on each side before a window of the old size is cut out at random."""
     flip: bool = False
-    """Whether half of the pictures, at random, are mirrored left to right."""
+    """Whether to mirror half of the pictures, chosen at random, left to right."""
 
     def __post_init__(self) -> None:
         if self.crop_pixels < 0:
@@ -315,21 +317,19 @@ def augment_draws(seed: int, number: int, round_: int, step: int) -> np.random.G
 class LocalData:
     """The data of one device.  None of it ever leaves the device.
 
-    Raises UsageError for parts that are no Samples, and where two of them name their classes, or declare their kind, in
-    different ways.
+    Raises UsageError if a part is not a Samples, or if two parts differ in their class names or their kind.
     """
 
     train: Samples
     test: Samples | None = None
-    """The samples that `accuracy` is measured on; a balanced test set of all classes if the federation provides one."""
+    """The samples for the metric `accuracy`: a balanced test set of all classes, if the federation provides one."""
     validation: Samples | None = None
-    """Own samples that are not trained on, for the choice of settings; measured as `validation_accuracy`."""
+    """Own samples that are not trained on, for the choice of settings: the metric `validation_accuracy`."""
     local_test: Samples | None = None
-    """Own samples that are not trained on; measured as `local_accuracy`.  None: it is the accuracy on those samples of
+    """Own samples that are not trained on, for the metric `local_accuracy`.  With None that metric uses the samples of
     `test` whose class the device trains on."""
     augment: Augment | None = None
-    """How private mini-batches are changed at random before the model is trained on them, or None.  Raises UsageError
-    if the samples are not pictures."""
+    """Random changes of the training pictures, or None.  Raises UsageError if the samples are not pictures."""
 
     def __post_init__(self) -> None:
         for name, part in self._parts().items():

@@ -187,7 +187,7 @@ def channels_last(
 
 
 def check_layout(layout: object, where: str) -> None:
-    """Raise UsageError for a layout that there is not."""
+    """Raise UsageError for an unknown layout."""
     if layout is not None and layout not in get_args(PictureLayout):
         raise UsageError(f'{where}: layout {layout!r}: expected "NCHW" or "NHWC"')
 

@@ -312,8 +312,9 @@ def padded(rows: Sequence[Any], where: str, parts: str) -> NDArray[Any]:
 def cut_to_lengths(x: NDArray[Any], lengths: ArrayLike, where: str, parts: str) -> NDArray[Any]:
     """Return samples (n, t) or (n, t, d) with 0 behind their lengths (n,).
 
-    The last step of a series gets a value next to 0 where all its sensors are 0, so that it is no padding.  Raises
-    UsageError for a length that is no whole number from 1 to t, and for a shorter text with the id 0.
+    If all sensors of a series' last step are 0, the step gets a value next to 0, so that it does not count as padding.
+
+    Raises UsageError for a length that is not a whole number from 1 to t, and for a shorter text with the id 0.
     """
     found = given_array(lengths, f"{where}: lengths")
     if x.ndim not in (2, 3) or found.shape != (len(x),) or found.dtype.kind not in "iu":

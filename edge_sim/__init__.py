@@ -1,9 +1,12 @@
-"""The fleet simulator: N agents and one coordinator, with the code of a deployment, on one machine.
+"""The fleet simulator: N agents and one coordinator on one machine, running the code of a deployment.
+
+In Python, begin with `run`, which simulates one federation.  `compare` runs several methods, and `sweep` a grid of
+settings.
 
 config/, data/, models/ and fleet/ describe and build the devices.  clock/ runs them in virtual time, shards/ does so in
-several processes, over_broker/ runs them over a broker, lab/ on boards.  engines/ computes.  runs/ carries out one run,
-studies/ many, and replay/ repeats a recorded one.  projects/ creates a newcomer's first files.  notebook/ is the Python
-interface.
+several processes, over_broker/ runs them over a broker, and lab/ on boards.  engines/ computes.  runs/ executes one
+run, studies/ many, and replay/ repeats a recorded one.  projects/ creates a newcomer's first files.  notebook/ is the
+Python interface.
 
 May import edge_sdk and coordinator.
 """

@@ -202,13 +202,13 @@ HEAD = """\
 Written by `python benchmarks/arm/run.py` on {date}; nothing here is typed by hand. `scripts/arm64` makes an ARM board
 of Debian's own packages and the wheels that its owner would install, and runs `edge-sdk device` on it under qemu's
 user-mode emulation. The coordinator, mosquitto and two devices with torch run natively on x86-64, on one machine with
-the board. Each federation runs twice: with the board emulated, and with the same device on x86. All that the board sent
-is taken from the coordinator's message log and compared.
+the board. Each federation runs twice: with the board emulated, and with the same device on x86. Everything that the
+board sent is taken from the coordinator's message log and compared.
 
-What it proves: the packages install and run on the processor, and compute what they compute elsewhere. What it does not
-prove: speed, memory, heat and radio of a board; an emulated processor is slower by an unknown factor. A Raspberry Pi's
-kernel and a Jetson's GPU were not tried either: no board was at hand. The seconds are those of a machine that had other
-work to do.
+This proves that the packages install and run on the processor, and compute the same as elsewhere. It does not prove
+speed, memory, heat and radio of a board; an emulated processor is slower by an unknown factor. A Raspberry Pi's kernel
+and a Jetson's GPU were not tested either, because no board was available. The seconds are those of a machine with other
+work.
 
 | board | method, rounds | what the board sent | difference to x86 | accuracy, ARM | x86 | took, ARM | x86 |
 |---|---|---|---|---|---|---|---|

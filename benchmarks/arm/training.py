@@ -45,7 +45,7 @@ of SGD with momentum from the same `.onnx` file ([the nets](training-onnx.md)).
 
 The goal is {tolerance:g}; `tests/boards/test_arm.py` fails above it. On the board: {versions}.
 
-## What it takes up there
+## Memory and installed size
 
 {sizes}
 """

@@ -167,9 +167,10 @@ def uploads() -> Found:
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Path(folder), devices=200, rounds=20, rows=1000)
     how = (
-        "Each device is a connection of its own; all of them share one process, which makes the logits, and the cores "
-        "with broker and coordinator. They answer an Assign at once, and all Assigns of a round are sent together: so "
-        "a receipt waits for most of the other uploads of its round. It is sent after the upload is durable."
+        "Each device is a separate connection. All of them share one process, which makes the logits, and share the "
+        "cores with broker and coordinator. They answer an Assign at once, and all Assigns of a round are sent "
+        "together. So a receipt waits for most of the other uploads of its round. It is sent after the upload is "
+        "durable."
     )
     return Found([HEAD, _row(found)], [how, _load()])
 
@@ -184,9 +185,9 @@ def reconnect() -> Found:
         [*_row(found), *back, f"{max(found.back_s):.1f}"],
     ]
     how = (
-        "mosquitto, which keeps nothing, is killed with SIGKILL when half of the uploads of the second round have "
-        "their receipt, and started again when all devices have noticed. They reconnect without any pause, all "
-        "together: real devices wait a random time first. Each says hello, and sends again what has no receipt."
+        "mosquitto, which stores nothing, is killed with SIGKILL when half of the uploads of the second round have "
+        "their receipt, and restarted when all devices have noticed. They reconnect without any pause, all together; "
+        "real devices first wait a random time. Each says hello, and sends uploads without a receipt again."
     )
     return Found(table, [how, _load()])
 

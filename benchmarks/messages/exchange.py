@@ -121,10 +121,10 @@ def latency() -> Found:
         print(rows[-1], flush=True)
     how = (
         f"FedAL over {found[0].broker} on loopback, softmax regression on digits, no local steps: six exchanges a "
-        "round; 80 rounds, three runs. Each device and the coordinator is a process. A time is that of a round over "
-        "its six exchanges, its checkpoint and log included. With one device nothing overlaps: Assign, computing and "
+        "round; 80 rounds, three runs. Each device and the coordinator is a process. A time is that of a round divided "
+        "by its six exchanges, including checkpoint and log. With one device nothing overlaps: Assign, computing and "
         "the device's commit, upload, the coordinator's commit, receipt and reduction. Processor time is that of all "
-        "processes, on whatever cores."
+        "processes, on all cores."
     )
     return Found(rows, [how, f"Load of the machine when this section ended: {os.getloadavg()[0]:.1f}."])
 
@@ -173,8 +173,8 @@ def profile() -> Found:
     for part in sorted(set().union(*shares), key=lambda part: -sum(share[part] for share in shares)):
         rows.append([part, *(f"{share[part]:.0%}" for share in shares)])
     how = (
-        f"One device, {PROFILED} rounds over mosquitto; functions by the file that they stand in. A profile counts "
-        "calls of Python dearer than they are, and those of C cheaper."
+        f"One device, {PROFILED} rounds over mosquitto; functions by their file. A profile overestimates Python "
+        "calls, and underestimates C calls."
     )
     return Found(rows, [how])
 

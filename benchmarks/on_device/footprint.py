@@ -403,23 +403,23 @@ HEAD = f"""\
 
 Written by `python -m benchmarks.on_device.footprint` on {{date}}; nothing here is typed by hand.
 Both are installed from their
-packages into fresh virtual environments ({FLOWER} without extras), and do the same task in the same run: softmax
+packages in fresh virtual environments ({FLOWER} without extras), and do the same task in the same run: softmax
 regression on 64 pixels, 10 steps of 32 samples a round in numpy, the weights of two devices averaged in {ROUNDS} rounds
-over loopback on one x86-64 machine. Figures are those of one of the two devices with all the processes that it starts.
+over loopback on one x86-64 machine. Figures are those of one of the two devices with all processes that it starts.
 
 | | {{names}} | ratio | our goal |
 |---|---|---|---|---|
 """
 
 AFTER = """
-Packages and megabytes are without pip and setuptools; the wheel of edge-sdk also holds the coordinator and the
-simulator, which a device never loads. Memory is PSS, so what processes share is divided among them; idle is the median
-over {idle:g} s after the device has joined and before the first round, the peak is over all rounds, sampled 20 times a
-second. While edge-sdk's device is idle the other has not started, or the run would begin, and so it shares nothing;
-both SuperNodes are there. Import is processor time, Python's own start included. Syncs are the calls of {calls}
-that strace counts from start to end, divided by the rounds: a device of edge-sdk makes a round durable before it
-acknowledges it, and then the model that its app predicts with. A SuperNode starts a process for each message, which
-loads numpy and the app again; a device of edge-sdk is one process.
+Packages and megabytes are without pip and setuptools. The wheel of edge-sdk also holds the coordinator and the
+simulator, which a device never loads. Memory is PSS, so memory that processes share is divided among them. Idle is the
+median over {idle:g} s after the device has joined and before the first round. The peak is over all rounds, sampled 20
+times a second. While edge-sdk's device is idle the other has not started, because the run would then begin, so it
+shares nothing. Both SuperNodes are running. Import is processor time, including Python's own start. Syncs are the calls
+of {calls} that strace counts from start to end, divided by the rounds. A
+device of edge-sdk makes a round durable before it acknowledges it, and then the model that its app predicts with. A
+SuperNode starts a process for each message, which loads numpy and the app again; a device of edge-sdk is one process.
 """
 
 

@@ -261,14 +261,14 @@ against a coordinator in the same process. The sensors are read every 100 ms; th
 """
 SENSORS = """\
 One reading of all sensors of this machine takes {reading_ms:.2f} ms, {share:.1%} of the time between two; boards have
-more zones and slower processors. NetworkManager and vcgencmd are asked at most every 10 s.
+more zones and slower processors. NetworkManager and vcgencmd are queried at most every 10 s.
 """
 CARD = """\
 ## Bytes and syncs of the state
 
 Writes and syncs of one device's state file in {rounds} rounds, by strace, its creation and its end included, divided by
 the rounds. *Kept* is what a round must keep over a power cut: model and optimiser before it, each Assign and each
-upload. The goal is at most 3 times that, and 20 syncs; 8 KiB a round are added by SQLite, however small a round is.
+upload. The goal is at most 3 times that, and 20 syncs. SQLite adds 8 KiB to each round, even to a small one.
 """
 
 

@@ -5,7 +5,7 @@
 With --name the figures are kept in docs/results/predict.json, and docs/results/predict.md is written from all of them.
 
 Each kind of model takes part in a federation of one device in this process.  The agent is paused and resumed in turn,
-so that what else the machine does weighs on both alike; a thread asks predict() for one sample every 5 ms.
+so that other work of the machine affects both equally; a thread asks predict() for one sample every 5 ms.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ HEADER = """| model | paused p50 | p90 | p99 | training p50 | p90 | p99 | p99, r
 TEXT = """# How long predict() takes while the model trains
 
 Written by `benchmarks/on_device/predict_while_training.py`;
-milliseconds for one picture of 8 x 8, asked for every 5 ms from the
-main thread, while the agent trains in its own, or is paused. Both are measured in turn in one process, so that what
-else the machine does weighs on both; torch has one thread. The aim is a p99 of at most 1.5 times the paused one with a
-core to spare, and 3 times without. [How it works](../how-to/serve-the-model.md).
+milliseconds for one picture of 8 x 8. The main thread asks for it every 5 ms, while the agent trains in its own thread,
+or is paused. Both are measured in turn in one process, so that other work of the machine affects both equally. torch
+has one thread. With a free core, the aim is a p99 of at most 1.5 times the paused one, and 3 times without.
+[How it works](../how-to/serve-the-model.md).
 
-**The load average stands with each table.** On the quiet machine (the tables named so) three of four kinds keep the
-aim: with two cores numpy and both torch nets; on one core, with `Policy(nice=10)`, all but the wide torch net. A call
-on ONNX Runtime takes 0.3 ms while the cores are warm, and its p99 beside training is 1 to 2 ms. In the other tables the
+**Each table names the load average.** On the quiet machine (the tables marked so) three of four kinds meet the aim:
+with two cores numpy and both torch nets; on one core, with `Policy(nice=10)`, all except the wide torch net. A call of
+ONNX Runtime takes 0.3 ms while the cores are warm, and its p99 during training is 1 to 2 ms. In the other tables the
 two cores were shared with other work: about one call in a hundred waited 2 to 31 ms (before: 8 to 550 ms).
 """
 SCALE = edge_sdk.Preprocess(scale=1 / 16)

@@ -35,16 +35,16 @@ HISTORY = "## What was run\n"
 TEXT = """# Gradients of random graphs, beside torch's
 
 Written by `python -m benchmarks.on_device.random_graphs --graphs {graphs}` on {date}; the table is not typed by hand.
-{counted} of {drawn} graphs that were drawn count: of two to six of {operators} kinds of operators each
-(`tests/models/drawn_graphs.py`), where torch's own single precision is within 1e-5 of double precision and no number
-lies so near to a kink that rounding decides. A difference is the largest one of a slope, as a share of the largest
-slope.
+{counted} of {drawn} drawn graphs count. Each has two to six of {operators} kinds of operators
+(`tests/models/drawn_graphs.py`). In the graphs that count, torch's own single precision is within 1e-5 of double
+precision, and no number is so near to a kink that rounding decides. A difference is the largest one of a slope, as a
+share of the largest slope.
 
 | engine | graphs above 1e-5 | largest difference | torch's own there | did not run |
 |---|---:|---:|---:|---:|
 {rows}
 
-The goal is 20,000 graphs without one above 1e-5. {told}
+The goal is 20,000 graphs with none above 1e-5. {told}
 """
 
 

@@ -51,9 +51,9 @@ TEXT = """# Nets of torchvision that train whole
 
 Written by `python -m benchmarks.on_device.torchvision_nets` on {date}; the table is not typed by hand. Each of {count}
 families is exported by both of torch's exporters ([how](../how-to/train-the-model-you-have.md)), and takes one step
-beside torch. A number is the difference of both steps, as a share of the step: all layers learn. Else the cell says
-what holds them; nets whole "with names of its own" do not average with torch. Pictures are 64 x 64; {larger} take
-224 x 224, as their last pool asks for.
+beside torch. A number means that all layers learn; it is the difference of both steps, as a share of the step. Other
+cells name the obstacle. Nets whole "with names of its own" do not average with torch. Pictures are 64 x 64; {larger}
+take 224 x 224, which their last pool needs.
 
 | family | {heads} |
 |---|{lines}|
@@ -61,7 +61,7 @@ what holds them; nets whole "with names of its own" do not average with torch. P
 
 {sums} The goal is 12 of 14.
 {history}"""
-HISTORY = "\n## Where torch is no truth\n"
+HISTORY = "\n## Where torch is not exact\n"
 
 
 def shape_of(family: str) -> tuple[int, int, int]:

@@ -74,10 +74,10 @@ SGD with momentum; processor time, medians of {pairs} interleaved pairs of {step
 |---|---:|---:|---:|---:|---:|
 {times}
 
-The MLP misses its goal: further pairs gave .436, .461 and .449, so that it takes .42 to .46 of torch's time. Half of it
-is the session, nearly all products of matrices; a quarter is the optimiser:
+The MLP misses its goal: further pairs gave .436, .461 and .449, so it takes .42 to .46 of torch's time. Half of it is
+the session, nearly all products of matrices, and a quarter is the optimiser:
 [ADR 0047](../adr/0047-training-without-a-framework.md). The transformer and MobileNetV3, nets of more than 100
-operators, were measured in one session; they take two now, and MobileNetV3 is as quick.
+operators, were measured in one session. They now use two, and MobileNetV3 is equally fast.
 
 ## Memory and installation
 
@@ -87,24 +87,24 @@ operators, were measured in one session; they take two now, and MobileNetV3 is a
 | packages to install, unpacked, MB | {onnx_mb:.0f} | {torch_mb:.0f} | {share_mb:.2f} |
 | without byte code, MB | {onnx_plain:.0f} | {torch_plain:.0f} | {plain_share:.2f} |
 
-edge-sdk itself is in both; the goal for memory is .6, and for the packages 120 MB. Of the packages for ONNX Runtime,
-numpy and onnxruntime are {two:.0f} %, and their compiled libraries alone {libraries:.0f} MB.
-With onnxruntime before 1.24, without the packages that it lists and never loads here, and without byte code, a fresh
+edge-sdk itself is in both. The goal for memory is .6, and for the packages 120 MB. Of the packages for ONNX Runtime,
+numpy and onnxruntime take {two:.0f} %, and their compiled libraries alone {libraries:.0f} MB.
+With onnxruntime before 1.24, without the listed packages that it never loads here, and without byte code, a fresh
 environment takes 112.8 MB, edge-sdk included: [what to install](../how-to/train-the-model-you-have.md#what-to-install).
 
 ## How long a stop waits
 
-A device stops between two steps. The first step of a size of mini-batches is prepared in pieces, and the device stops
-between them, too. For MobileNetV3-small, preparing takes {all_:.0f} ms, its longest piece
+A device stops between two steps. The first step for a size of mini-batches is prepared in pieces, and the device can
+also stop between them. For MobileNetV3-small, preparing takes {all_:.0f} ms, its longest piece
 {longest:.0f} ms, and a step {later:.0f} ms.
-On a slower processor the longest piece, in which ONNX Runtime opens the backward graph, takes longer by as much, and
-nothing stops it. `tests/app/test_stop_of_training.py` fails above 200 ms.
+On a slower processor the longest piece, in which ONNX Runtime opens the backward graph, takes longer in proportion, and
+cannot be interrupted. `tests/app/test_stop_of_training.py` fails above 200 ms.
 
-The same holds while a model predicts many samples, such as a test set. It used to answer 256 between two pauses: of
-MobileNetV3-small at 96 x 96, 413 ms of processor time with all layers learning and 317 ms with a frozen body. Now it
-computes them ahead in pieces, with the same bits, of which the longest took 37 and 55 ms (processor time, 2026-11-28,
-a load of 12 on 2 cores). A torch net still answers 256 samples between two pauses, in 576 ms for this one: its bits
-depend on how many it answers together.
+The same applies while a model predicts many samples, such as a test set. It used to compute 256 samples between two
+pauses: 413 ms of processor time for MobileNetV3-small at 96 x 96 with all layers learning, and 317 ms with a frozen
+body. Now it computes them ahead in pieces, with the same bits. The longest pieces took 37 and 55 ms (processor time,
+2026-11-28, a load of 12 on 2 cores). A torch net still computes 256 samples between two pauses, in 576 ms for this net,
+because its bits depend on how many it computes together.
 """
 
 

@@ -124,22 +124,22 @@ def _pairs(known: Known) -> list[Pair]:
 
 
 HOW = """\
-FedAvg on scikit-learn's digits, 80/20, our simulator's Dirichlet(0.5) partition (seed 0, at least 4 samples each),
-batches of 32 in one fixed order, one local epoch, SGD 0.05, 10 rounds, everybody in each round, no evaluation in the
-timed rounds. MLP 64-256-256-10; CNN of two padded 3 x 3 convolutions (32, 64 channels), a pool, 1024-64-10. Everybody
-starts from the same weights. Milliseconds are the median of rounds 2 to 10, over the number of devices; in brackets the
-bare sequential PyTorch loop, which ran right before in the same environment (one process, one thread). `peer / bare`
-is the median over the pairs, with their range. CPU is what all processes of a run computed; PSS counts shared pages
-once."""
-OFFLINE = "No network but the loopback was in reach."
+FedAvg on scikit-learn's digits, 80/20, with our simulator's Dirichlet(0.5) partition (seed 0, at least 4 samples each).
+Batches of 32 in one fixed order, one local epoch, SGD 0.05, 10 rounds, all devices in each round, no evaluation in the
+timed rounds. MLP 64-256-256-10; CNN of two padded 3 x 3 convolutions (32, 64 channels), a pool, 1024-64-10. All start
+from the same weights. Milliseconds are the median of rounds 2 to 10, over the number of devices. In brackets is the
+bare sequential PyTorch loop, which ran right before in the same environment (one process, one thread). `peer / bare` is
+the median over the pairs, with their range. CPU is the computing time of all processes of a run. PSS counts shared
+pages once."""
+OFFLINE = "Only the loopback network was available."
 
 REMARKS = """\
-Flower runs one client on each core and looks for replies every 0.1 s, so the time of its short rounds snaps to that;
-it and ours use both cores, hence the two ratios. `lost` counts device-rounds whose result never reached the mean:
-Flower says so in its log and goes on. `edge` is our own simulator, a whole federation with every weight through the
-codec: its mini-batches are other ones each round, so its test loss is not compared; whole devices are in two
-processes (engine `shards`), with the bits of one. FedML's first round is sequential training, not FedAvg, unless it
-is given a copied state dict: here it is."""
+Flower runs one client on each core and polls for replies every 0.1 s, so the times of its short rounds are multiples of
+that. It and ours use both cores, hence the two ratios. `lost` counts device-rounds whose result never reached the mean:
+Flower logs this and continues. `edge` is our own simulator, a whole federation with every weight through the codec. Its
+mini-batches differ in each round, so its test loss is not compared. Whole devices are in two processes (engine
+`shards`), with the bits of one. FedML's first round is sequential training, not FedAvg, unless it gets a copied state
+dict, as it does here."""
 
 HTFLLIB = {"20": 1.65, "100": 2.72}
 """HtFLlib over its bare loop, by the number of devices: FedProto, mixed CNNs, its source at e959261, measured once."""
@@ -177,13 +177,13 @@ def _beside_htfllib() -> list[str]:
     head, *rows = ours
     at = [head.index(name) for name in ("method", "fleet", "devices", "ours / bare (each pair)")]
     found = {row[at[2]]: row[at[3]].split()[0] for row in rows if [row[at[0]], row[at[1]]] == ["fedproto", "mixed"]}
-    told = " and ".join(f"{ratio} times for {count} devices" for count, ratio in HTFLLIB.items())
+    told = " and ".join(f"{ratio} times ({count} devices)" for count, ratio in HTFLLIB.items())
     own = " and ".join(found[count] for count in HTFLLIB)
     return [
-        "HtFLlib has no package that this script could install. Its FedProto with mixed CNNs was measured once from",
-        f"its source (commit e959261, made to run with today's torch), on another day: {told}",
-        f"its bare loop of the same steps. Ours takes {own} of its own ([simulation](simulation.md), `fedproto`",
-        "`mixed`).",
+        "This script can install no package of HtFLlib. Its FedProto with mixed CNNs was measured once from its source",
+        f"(commit e959261, adapted to today's torch), on another day. It takes {told}",
+        f"as long as its bare loop of the same steps. Ours takes {own} of its own ([simulation](simulation.md),",
+        "`fedproto` `mixed`).",
     ]
 
 
@@ -194,7 +194,7 @@ def _loaded(cases: Sequence[dict[str, Any]]) -> list[str]:
     worst = max(case["others_cpu"] for case in loud)
     told = (
         f"The machine was not quiet: in {len(loud)} of {len(cases)} rows others took over 12 % of its CPU time, up to "
-        f"{worst:.0%}, and no quiet repetition was had. There the times are too long on both sides and their ratios "
+        f"{worst:.0%}, and every repetition was disturbed. There the times are too long on both sides and their ratios "
         "rough; the CPU ratio is the better figure."
     )
     return [told, ""]

@@ -27,15 +27,15 @@ THEIRS: Mapping[str, tuple[float, float]] = {
 }
 """HtFLlib's own, after 40 rounds, by seed; from its commit e959261."""
 TESTED: Mapping[str, str] = {
-    "FedProto": "as the paper means it, devices average prototypes by the samples of the class (`weighting = "
-    '"samples"`, our default); HtFLlib counts all holders of a class alike. With ours it was .817 on seed 0, 6.2 '
-    "points above HtFLlib; the table has ours with `uniform`. Plain autograd as there says the same (below): .760, and "
-    ".822 with weights by samples and nothing else changed. That HtFLlib takes prototypes while it trains, not after, "
-    "is .4 points.",
-    "FedGen": "HtFLlib measures after the download of the shared head, ours before. That makes no difference: with our "
+    "FedProto": "as in the paper, devices average prototypes by the samples of the class (`weighting = "
+    '"samples"`, our default), while HtFLlib gives all holders of a class the same weight. With ours it was .817 on '
+    "seed 0, 6.2 points above HtFLlib; the table has ours with `uniform`. Plain autograd as in HtFLlib confirms this "
+    "(below): .760, and .822 with only the weights changed to samples. HtFLlib takes prototypes during training, not "
+    "after it; this makes .4 points.",
+    "FedGen": "HtFLlib measures after the download of the shared head, ours before. This makes no difference: with our "
     "heads replaced by their mean, seed 0 stays at .847, because the heads are equal at that moment here, too.",
     "FedL2G-logit": "its seeds differ most, by up to 6.0 points. Guiding vectors begin as normal random numbers and "
-    "move little at a server rate of .01, so their draw may decide what logits are pulled to; no run tested this.",
+    "move little at a server rate of .01, so their draw may determine the targets of the logits. No run tested this.",
 }
 """By algorithm: what was suspected of a difference, and the run that tested it."""
 
@@ -81,7 +81,7 @@ def _reasons() -> list[str]:
         "",
         "## What was tested",
         "",
-        "Weights and mini-batches are drawn otherwise there: a difference counts where its interval excludes 0.",
+        "HtFLlib draws weights and mini-batches differently, so a difference counts only if its interval excludes 0.",
         "",
         *(f"- **{name}**: {found}" for name, found in TESTED.items()),
     ]
@@ -117,42 +117,42 @@ def _prototypes(kept: Mapping[str, Any]) -> list[str]:
 _FED = """
 ### Mini-batches as there
 
-There all devices take their samples in one fixed order, and a last mini-batch that is shorter is dropped. Ours with
-both, paired by seed, with the 95 % interval of the difference.
+In HtFLlib all devices take their samples in one fixed order, and a shorter last mini-batch is dropped. Ours with both,
+paired by seed, with the 95 % interval of the difference.
 """
 _FEDPROTO = """
 ### FedProto in plain autograd, as HtFLlib trains it
 
-Seed 0, 40 rounds; HtFLlib has .755. *After training*: prototypes of the trained net, where HtFLlib takes the features
-of each mini-batch while it trains. *By samples*: the mean over devices weighs by their samples of the class.
+Seed 0, 40 rounds; HtFLlib has .755. *After training*: prototypes of the trained net, while HtFLlib takes the features
+of each mini-batch during training. *By samples*: the mean over devices weighs them by their samples of the class.
 """
 _FEDKD = """
 ### FedKD in plain autograd, as HtFLlib trains it
 
-Seed 0, half the rounds; HtFLlib's own curve has .763 there. Each line after the first takes one thing of ours: *fixed
-doubt*, no gradient passes through S = CE + CE', which divides what passes between the models; *mean over samples*, the
-divergence is a mean over samples, where there it is also one over classes, a tenth of it; *whole proxies*, the proxy's
-weights are not cut to 95 to 98 % of their energy. One seed: a difference below a point shows nothing.
+Seed 0, half the rounds; HtFLlib's own curve has .763 there. Each line after the first adopts one part of ours. *Fixed
+doubt*: no gradient passes through S = CE + CE', which divides the terms between the models. *Mean over samples*: the
+divergence is a mean over samples; in HtFLlib it is also a mean over classes, a tenth of it. *Whole proxies*: the
+proxy's weights are not cut to 95 to 98 % of their energy. With one seed, a difference below a point shows nothing.
 """
 _HEAD = """# Held against HtFLlib
 
     EDGE_REFERENCE=FOLDER EDGE_DATA=FOLDER nice -n 19 python -m benchmarks.reference
 
-HtFLlib ([TsingZ0/HtFLlib](https://github.com/TsingZ0/HtFLlib), KDD 2025) is the library that papers of this field are
-run with. Its own code, at commit e959261, was run on a partition of 4,000 pictures of Fashion-MNIST over 20 devices
-(Dirichlet .3, a quarter of each device's samples for its test), with three nets of 64 features, SGD at .01, batches of
-10, one epoch a round, for the seeds 0 and 1. Here are our methods on the same partition, nets, rate, batch and 40
-rounds: the mean accuracy of the devices on their own tests, weighted by their test samples. Ours are the mean and the
-deviation over seeds; the interval is where a difference lies, 19 times of 20, if two runs of theirs scatter as ours do.
+Papers of this field use the library HtFLlib ([TsingZ0/HtFLlib](https://github.com/TsingZ0/HtFLlib), KDD 2025). Its own
+code, at commit e959261, was run on a partition of 4,000 pictures of Fashion-MNIST over 20 devices (Dirichlet .3, a
+quarter of each device's samples for its test), with three nets of 64 features, SGD at .01, batches of 10, one epoch per
+round, for the seeds 0 and 1. The table shows our methods with the same partition, nets, rate, batch size and 40 rounds:
+the mean accuracy of the devices on their own tests, weighted by their test samples. Ours are the mean and the deviation
+over seeds. The interval contains the difference 19 times out of 20, if two of their runs scatter as ours do.
 
-What differs by intent: there all devices take their samples in one fixed order and drop a last mini-batch that is
-shorter; here each round draws an order, and the last mini-batch is filled up from the next. Initial weights are drawn
-from other seeds; devices with one kind of net begin alike in both. FedProto is compared by the nearest prototype, as
-FedTGP is, and its prototypes are averaged with equal weights, as there. FedMRL is measured as there, with the proxy
-that has just arrived, before training.
+Some differences are intended. In HtFLlib all devices take their samples in one fixed order and drop a shorter last
+mini-batch. Here each round draws an order, and the last mini-batch is filled up from the next. Initial weights are
+drawn from other seeds; devices with the same kind of net begin alike in both. FedProto is compared by the nearest
+prototype, like FedTGP, and its prototypes are averaged with equal weights, as in HtFLlib. FedMRL is measured as in
+HtFLlib, with the proxy that has just arrived, before training.
 """
 _TAIL = """
-FD diverged there on both seeds and has no figures; FedKTL needs a downloaded generator and is in neither. The figures
-of each run, its seconds and a digest of its settings are in `docs/results/reference.json`; a run is made again only
-when its settings change.
+FD diverged in HtFLlib on both seeds and has no figures. FedKTL needs a downloaded generator and is in neither. The
+figures of each run, its seconds and a digest of its settings are in `docs/results/reference.json`. A run is repeated
+only when its settings change.
 """

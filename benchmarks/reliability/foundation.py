@@ -86,9 +86,9 @@ def kills() -> Found:
             same = "yes" if found.accuracies == calm.accuracies else "NO"
             rows.append([victim, str(found.kills), "completed", same, f"{found.seconds:.0f}"])
     how = (
-        "Each kill comes at a random moment after the run has gone on from the one before; the broker keeps nothing, "
-        "and starts again on the same port. Links that stood for less than 2 s pause before they connect again, longer "
-        "each time: so the seconds of a broker that dies again and again."
+        "Each kill comes at a random moment after the run has recovered from the previous one. The broker stores "
+        "nothing, and restarts on the same port. Links that lasted less than 2 s pause before they reconnect, longer "
+        "each time. This explains the seconds of a broker that dies repeatedly."
     )
     return Found(rows, [how])
 
@@ -101,9 +101,9 @@ def disks() -> Found:
     rows: Table = [["test", "cases", "verdict"]]
     rows += [[f"`{test}`", str(cases), verdict.lower()] for (verdict, test), cases in sorted(ended.items(), key=str)]
     promise = (
-        "Before training: an error that names the file, the cause and the remedy. In a round: it is kept, on either "
-        "side, and tried again, and the run ends bit-equal to one without. Refusals are the kernel's (a limit on the "
-        "size of files, rights, a file in place of a folder) or, now and then under a seed, a stand-in's."
+        "Before training: an error that names the file, the cause and the remedy. During a round, either side keeps "
+        "the data and tries again, and the run ends bit-equal to one without the fault. The kernel causes the failures "
+        "(a limit on the size of files, rights, a file instead of a folder) or, occasionally under a seed, a stand-in."
     )
     return Found(rows, [promise])
 
@@ -191,10 +191,10 @@ def ingest_rate() -> Found:
         memory.append(f"over {found.broker} {status.resident_mib:.0f} MiB, at its peak {status.peak_mib:.0f}")
     how = (
         f"{ingest.DEVICES} devices send {found.frame_bytes:,} bytes each as fast as they can, from {ingest.LOADERS} "
-        "processes, with QoS 0 as devices do; from the first upload to the last receipt, each receipt after its "
-        f"commit; median of {ingest.ROUNDS} rounds, less the uploads that close them. Between the rounds the same "
-        "processes send the same frames to a subscriber, a process too, that only counts. All of them share the cores "
-        "of one machine."
+        "processes, with QoS 0 as devices do. Figures are from the first upload to the last receipt, each receipt "
+        f"after its commit; median of {ingest.ROUNDS} rounds, without the uploads that close them. Between the rounds "
+        "the same processes send the same frames to a subscriber process that only counts. All of them share the "
+        "cores of one machine."
     )
     return Found(rows, [how, f"Resident in the coordinator's process after these rounds: {'; '.join(memory)}."])
 
@@ -218,10 +218,10 @@ def floor() -> Found:
         found = [frame_floor.smallest(each, size) for each in FLOORS]
         rows.append([f"{size:,}", *(f"{each:.0f}" for each in found)])
     how = (
-        f"Processor time of the thread that does it; the smallest of three times {frame_floor.FRAMES:,} frames, QoS 0, "
-        f"MQTT 5, which a thread sends as fast as they are read. The row is written in groups of {frame_floor.GROUP}, "
-        "with its SHA-256 digest and a sync of the disk for each group. The last two columns together are the least "
-        "that the coordinator spends on a frame; decoding, checks, adding up and the receipt come on top."
+        f"Processor time of the thread that does the work: the minimum of three times {frame_floor.FRAMES:,} frames, "
+        "QoS 0, MQTT 5, which a thread sends as fast as they are read. The row is written in groups of "
+        f"{frame_floor.GROUP}, with its SHA-256 digest and a sync of the disk for each group. The last two columns "
+        "together are the coordinator's minimum for a frame. Decoding, checks, adding up and the receipt are extra."
     )
     return Found(rows, [how, f"Load of the machine when this section ended: {os.getloadavg()[0]:.1f}."])
 

@@ -156,14 +156,14 @@ def page(told: Mapping[str, Any]) -> str:
         f"Written by `python -m benchmarks.reliability.hour --minutes {told['minutes']:g}`, except *What went wrong*:",
         "ten devices, each a process of an app whose samples arrive one by one, over the mosquitto of a secure lab,",
         f'with TLS; a coordinator with `rounds = "forever"`, `every = "{told["every_s"]:g}s"`, `min_new_samples = 20`,',
-        f"`quorum = 6`, a budget of bytes, and a `window` that was shut from {told['shut']} on. The program stands in",
-        "for systemd, and starts what died again.",
+        f"`quorum = 6`, a budget of bytes, and a `window` that was shut from {told['shut']} on. The program replaces",
+        "systemd, and restarts every process that dies.",
         "",
         f"{told['rounds']} rounds were closed, {told['again']} of them again after the restore; {told['skipped']}",
         f"attempts were skipped. Devices made {told['made']} uploads: {told['counted']} counted,",
         f"{told['begun_again']} were for a round that then began again (new generations, the restore),",
         f"{late} came too late, and {told['lost']} were lost.",
-        f"Too late is counted only as far as the coordinator answered it ({told['late']} frames, with repetitions).",
+        f"An upload counts as too late only if the coordinator answered it ({told['late']} frames, with repetitions).",
         f"Seconds from round to round: median {statistics.median(gaps):.0f}, the longest {gaps[-1]:.0f}."
         if gaps
         else "",
@@ -171,21 +171,21 @@ def page(told: Mapping[str, Any]) -> str:
         "## What was done to it",
         "",
         "Seconds from the end of the step to the next closed round, of which the pace takes up to",
-        f"{told['every_s']:g}; and to the next round of the device that it was about.",
+        f"{told['every_s']:g}, and to the next round of the device that the step concerned.",
         "",
         *_table(["step", "took, s", "next round, s", "the device's, s"], _step_rows(told["steps"])),
         "",
         "## What went wrong",
         "",
         FOUND,
-        "## What the coordinator said",
+        "## The coordinator's messages",
         "",
         "```text",
         *_short(told["said"]),
         *(f"refused {line}" for line in _short(told["refused"])),
         "```",
         "",
-        "## What `agent.status()` said",
+        "## The states in `agent.status()`",
         "",
         "Seconds in each state, twice a second while the process lived.",
         "",
@@ -205,17 +205,19 @@ def page(told: Mapping[str, Any]) -> str:
 
 
 FOUND = """\
-Found in a try of six minutes and in this hour, whose processes still had these faults:
+Found in a trial of six minutes and in this hour, whose processes still had these faults:
 
-- An operator's order to stop the run came together with a Hello: the coordinator announced the end of the run,
-  and eight of ten devices waited for a minute. It announces a stop now (`tests/serving/test_operators.py`).
-- After the upgrade, a spent budget was said to be spent "before the first round of the day": the older build had
-  not noted how many rounds the day had. Nothing is said of such a day now (`tests/federation/test_endless_rounds.py`).
-- Before the first start of the coordinator, devices spoke of access rules. In a lab they say now whom they wait for.
+- An operator's order to stop the run came together with a Hello. The coordinator announced the end of the run,
+  and eight of ten devices waited for a minute. Now it announces a stop (`tests/serving/test_operators.py`).
+- After the upgrade, a message said that a budget was spent "before the first round of the day", because the older build
+  had not recorded the number of rounds of the day. Now such a day gives no message
+  (`tests/federation/test_endless_rounds.py`).
+- Before the first start of the coordinator, devices reported access rules as the cause. In a lab they now name the
+  coordinator that they wait for.
 
-What was no fault: the window was shut for three minutes from `drain --undo` on, which makes the longest waits; while
-the budget was spent, only the round that was open already closed; and the app on a busy machine brings few
-samples, so that `min_new_samples` skips rounds.
+The following is normal. The window was shut for three minutes from `drain --undo` on, which makes the longest waits.
+While the budget was spent, only the open round closed. On a busy machine the app brings few samples, so that
+`min_new_samples` skips rounds.
 """
 """Written by hand."""
 _STATES = ("connecting", "joining", "idle", "training", "paused", "reporting", "waiting", "off", "not running")

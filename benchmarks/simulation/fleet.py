@@ -28,8 +28,8 @@ ROUNDS, SAMPLES = 60, 11_000
 Summary = Mapping[str, Any]
 
 ESTIMATES = (
-    "What simulated boards would do. Their speed, power and links are profiles, most of them "
-    "[estimates](../reference/boards.md): compare the methods, and not the seconds with those of your board. One seed."
+    "These are simulated boards. Their speed, power and links are profiles, most of them "
+    "[estimates](../reference/boards.md): compare the methods, but not the seconds with those of your board. One seed."
 )
 
 
@@ -58,7 +58,7 @@ def hundred() -> Found:
     how = (
         "`edge-sdk compare examples/fleet/fleet.toml --methods fedssa,fedal,fedavg`: Raspberry Pi 4, Zero 2 W at night "
         "only, Jetson Nano on LTE that drop out, Orin Nano, some of them busy; 11 digits each, 40 answers a round. "
-        "`each alone` has no trouble at all."
+        "`each alone` has no faults at all."
     )
     return Found(rows, [how, ESTIMATES])
 

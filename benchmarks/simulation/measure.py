@@ -157,18 +157,18 @@ def load() -> str:
     if busy():
         return (
             f"The machine was shared: {five:.0f} processes wanted its {cores} cores over the last five minutes. Its "
-            "wall times say little, and no goal is called met; of computing time, both sides lost about as much."
+            "wall times are not reliable, and no goal counts as met. Both sides lost about the same computing time."
         )
     return f"Load of the machine over five minutes when this section ended, our own processes included: {five:.1f}."
 
 
 HOW = (
-    "Milliseconds per device and round, median over rounds 2 to 10, in which nobody evaluates a model: "
-    "`train.evaluate_every` is 10^6 in place of its default 1 (see *Every round evaluated*). Ours is a whole "
+    "Milliseconds per device and round, median over rounds 2 to 10, in which no model is evaluated: "
+    "`train.evaluate_every` is 10^6 instead of its default 1 (see *Every round evaluated*). Ours is a whole "
     "simulated federation: sessions, rounds, every frame through the codec, the ledger in memory. "
     "The bare loop shares objects and encodes nothing. "
-    "`Of computing time`: the same ratio of the processes' own computing time, which other work on the machine "
-    "disturbs less. Peak memory counts worker processes fully, also the pages that they share."
+    "`Of computing time`: the same ratio for the processes' own computing time, which other work on the machine "
+    "disturbs less. Peak memory counts worker processes fully, including the pages that they share."
 )
 
 
@@ -209,11 +209,11 @@ def _both_ms(found: Timing) -> float:
 
 HOW_EVALUATED = (
     "Milliseconds per device and round as above; `evaluated` with the default `train.evaluate_every = 1`. The test set "
-    "has 359 samples, a device of 20 some 72 samples to train on, one of 100 some 14: an evaluation passes more "
-    "samples through the net than the training does. FedAvg evaluates twice, the global model, which is one for all, "
-    "and the personal one. `Of computing time`: the same ratio of the computing time of all processes. `Passes alone`: "
-    "computing time of the test set's passes in a bare loop (`passes.py`); `floor of that`: the "
-    "ratio of computing time with these passes and nothing else, no metric and no record."
+    "has 359 samples. One of 20 devices has some 72 samples to train on, one of 100 some 14, so an evaluation passes "
+    "more samples through the net than the training does. FedAvg evaluates twice: the global model, which all share, "
+    "and the personal one. `Of computing time`: the same ratio for the computing time of all processes. `Passes "
+    "alone`: computing time of the test set's passes in a bare loop (`passes.py`). `Floor of that`: the ratio of "
+    "computing time with these passes alone, without metrics and records."
 )
 
 
@@ -255,9 +255,9 @@ COMPUTED = tuple(
 """The cases of the section `computing`: method, fleet, devices."""
 HOW_COMPUTING = (
     "Milliseconds of computing time per device and round, rounds as above: of the process with the coordinator, and of "
-    "the shard beside the coordinator's own. The coordinator computes its own shard while the other does; so a round "
-    "on two free cores takes about the larger of both. With EDGE_STACKED=off nothing is stacked; else dense nets are "
-    "stacked, but in `exact`."
+    "the shard beside the coordinator's own. The coordinator computes its own shard at the same time as the other. So "
+    "a round on two free cores takes about the larger of both. With EDGE_STACKED=off nothing is stacked; otherwise "
+    "dense nets are stacked, except in `exact`."
 )
 
 
@@ -278,9 +278,9 @@ def parts() -> Found:
 COMPUTED_BY_PART = (("fedproto", "mlp", 100), ("fedavg", "mlp", 100), ("fedproto", "cnn", 20))
 """The cases of the section `parts`: method, fleet, devices."""
 HOW_PARTS = (
-    "Milliseconds of computing time per device and round, rounds 4 to 9, engine `exact`: a sample each millisecond "
-    "counts for the innermost function of ours, with the libraries that it calls, and so by the room of the code in "
-    "which it stands. `edge_sdk/models` is the training itself, with torch."
+    "Milliseconds of computing time per device and round, rounds 4 to 9, engine `exact`. A sample each millisecond "
+    "counts for our innermost function, with the libraries that it calls, and so for the room that contains the "
+    "function. `edge_sdk/models` is the training itself, with torch."
 )
 
 

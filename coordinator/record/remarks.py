@@ -137,7 +137,7 @@ def logits_taken(hellos: Mapping[str, Hello]) -> tuple[str, ...]:
 def frozen(method: Method[Any], hellos: Mapping[str, Hello]) -> tuple[str, ...]:
     """Warning W10, for a method that brings all features to common directions: devices whose features cannot move.
 
-    There is no warning where all have the same frozen extractor: then the directions move towards the features.
+    If all have the same frozen extractor there is no warning, because the directions move towards the features.
     """
     found = sorted(device for device, hello in hellos.items() if hello.inert_terms)
     if "cosine-head" not in method.needs or not found:

@@ -1,4 +1,4 @@
-"""The Agent, which takes part in a federation for an app: it holds a participant, and runs its loop in a thread."""
+"""The Agent, which takes part in a federation for an app.  It holds a participant and runs its loop in a thread."""
 
 from __future__ import annotations
 
@@ -68,55 +68,63 @@ AT_EXIT_S = 2.0
 class Agent:
     """Takes part in one federation for an app: trains the app's model on its data, and exchanges knowledge.
 
-    federation: its name.  broker: an mqtt:// or mqtts:// address, or any Transport; by default the identity's broker.
-    tls: certificates for an mqtts:// address.  cloud_safe: whether to publish no faster than hosted brokers allow.
-    identity: the id of this device, or a folder whose name is the id.  With a folder made by `edge-sdk enroll` frames
-    are signed, the coordinator's frames must be signed, and certificates come from the folder.  model: any
-    `edge_sdk.models.base.Model`.  data: the device's own data, or a SampleStore that the app keeps filling; each round
-    trains on its contents at the start of the round.
+    federation: the federation's name.
+    broker: an mqtt:// or mqtts:// address, or any Transport.  By default the identity's broker.
+    tls: certificates for an mqtts:// address.
+    cloud_safe: whether to publish no faster than hosted brokers allow.
+    identity: the id of this device, or a folder whose name is the id.  With a folder made by `edge-sdk enroll`, the
+    device signs its frames, accepts only signed frames of the coordinator, and takes its certificates from the folder.
+    model: any `edge_sdk.models.base.Model`.
+    data: the device's own data, or a SampleStore that the app keeps filling.  Each round trains on the store's contents
+    at the start of the round.
 
-    public: the public set, for methods that need one; by default it is fetched from the coordinator once.
-    public_cache: a folder for fetched sets; by default `public` in the folder `state`, or a temporary one without
-    `state`.  With a Store as `state` nothing is fetched unless a folder is given.  max_public_bytes: larger sets are
-    not fetched.
+    public: the public set, for methods that need one.  By default the device fetches it from the coordinator once.
+    public_cache: a folder for fetched sets.  By default `public` in the folder `state`, or a temporary folder without
+    `state`.  If `state` is a Store, sets are fetched only with a `public_cache`.
+    max_public_bytes: larger sets are not fetched.
 
-    state: a folder for everything that must survive a power cut, or any Store, or None to keep it in memory.  board:
-    the name of the device's board, for reports.  disclose_classes: whether the Hello holds the number of samples of
-    each class; uploads of some methods reveal it in any case, see `edge-sdk methods NAME` and the line at the start.
-    privacy: the maximum privacy loss of one training record over all releases; its ledger is `privacy.db` in the
-    folder `state`, which is then required, or in memory beside a Store.  The device takes part only in methods that
-    release sums with noise.  share_weights: whether all weights of the model may leave the device, for methods that
-    average them.  share_sample_codes: whether a code and the label of each single training sample may leave it, for
-    methods that relate samples of devices to each other (fedcache).  proxy: a second model, for methods that train one
-    beside the device's own; only its weights are then shared.
+    state: a folder for everything that must survive a power cut, or any Store, or None to keep it in memory.
+    quarantine: whether to set a damaged file in `state` aside and join as a new device.  Otherwise Damaged is raised.
+    board: the name of the device's board, for reports.
 
-    max_drop: a new model is not served if its accuracy on the device's own held-out samples, or on `test`, falls by
-    more than this fraction, and beyond chance.  None serves every new model.
-    on_new_model: the choice if the app brings another model than the one with which the folder `state` began: "better"
-    continues with the better of both on held-out samples, "adopt" with the app's, "keep" with the learnt state, and
-    "error" raises UsageError.  A state learnt under another extractor or architecture cannot be kept.
-
-    accepts_models: whether the device may learn with another model that the team rolls out: an .onnx file, never code,
-    which is kept in the folder `state`, and used only if it is not worse on the held-out samples.
-
-    policy: when to train, and at what cost.  None always trains, without metering.  sensors: the policy's readings, by
-    default from Linux's files.  meter: an external power meter.
-
+    disclose_classes: whether to send the coordinator the number of samples of each class.  Uploads of some methods
+    reveal it in any case: see `edge-sdk methods NAME`, and the line that the device prints at the start.
+    privacy: the maximum privacy loss of one training record over all releases.  The device then takes part only in
+    methods that release sums with noise.  It needs a `state`, and keeps its ledger in `privacy.db` in that folder, or
+    in memory beside a Store.
+    share_weights: whether all weights of the model may leave the device, for methods that average them.
+    share_sample_codes: whether a code and the label of each single training sample may leave the device, for methods
+    that relate samples of devices to each other (fedcache).
+    proxy: a second model, for methods that train one beside the device's own.  Only its weights are then shared.
     sends_logs: whether operators of the federation may read the last lines that `edge-sdk device` prints: news and
     accuracies.
-    stay: whether the agent waits after the end of a run, or after a temporary refusal, and joins the next run
-    automatically, until it is stopped; otherwise it ends.
-    quarantine: whether a damaged file in `state` is set aside, and the device joins as a new one; otherwise Damaged is
-    raised.
-    secret: the seed of noise, for simulations, whose noise must repeat; by default the one in `state`.  clock: returns
-    the time in seconds.
+
+    max_drop: how far the accuracy on the device's own held-out samples, or on `test`, may fall with a new model, as a
+    fraction.  A model that loses more, and more than chance explains, is not served.  None serves every new model.
+    on_new_model: which model to use if the app brings another one than the folder `state` began with.  "better" takes
+    the better of both on held-out samples, "adopt" the app's, "keep" the learnt state, and "error" raises UsageError.
+    A state learnt under another extractor or architecture cannot be kept.
+    accepts_models: whether the team may roll out another model to this device: an .onnx file, never code.  The file is
+    kept in the folder `state`, and used only if it is not worse on the held-out samples.
+
+    policy: when to train, and at what cost.  By default always, without metering.
+    sensors: the readings that the policy needs, by default from Linux's files.
+    meter: an external power meter.
+
+    stay: whether to wait after the end of a run, or after a temporary refusal, and to join the next run automatically,
+    until the agent is stopped.  Otherwise the agent ends.
+    secret: the seed of noise, for simulations, whose noise must repeat.  By default the one in `state`.
+    clock: returns the time in seconds.
+
+    Raises UsageError for an unsuitable argument, ModelError if the model does not fit the data, and StoreError if the
+    state cannot be opened.
 
     Callbacks run in the agent's thread, and should be short.  Their errors are logged, counted in `callback_errors`,
-    and otherwise ignored.  A round in which the model or its samples raise an error is withheld.
+    and otherwise ignored.  If the model or its samples raise an error, the device uploads nothing in that round.
 
-    A model that learns and a SampleStore serve one agent of a process at a time, until it is stopped or ends.
+    A model that learns and a SampleStore belong to one running agent of a process at a time.
 
-    A Store that is given stays open when the agent stops; a file in `state` is closed, and opened again by `start`.
+    When the agent stops, it closes a file in `state`, which `start` opens again.  A Store that the app gave stays open.
     """
 
     def __init__(
@@ -232,7 +240,7 @@ class Agent:
         self._loop = AgentLoop(self.participant, self._deployment, policy or Policy(), clock, stays=stay)
 
     def _supply(self) -> DataSupply:
-        """Check the data against the model with which the device begins: the app's, or one that was rolled out."""
+        """Check the data against the model that the device begins with: the app's, or one that was rolled out."""
         supply = self._supplies(self._apps_model if self._brought is None else self._brought.model())
         supply.bench.shares_codes = self._shares_codes
         return supply
@@ -271,13 +279,16 @@ class Agent:
     # -- for the app ------------------------------------------------------------------------------------------------
 
     def predict(self, raw: Raw, layout: PictureLayout | None = None) -> Floats:
-        """Return the class probabilities, f4 (n, k), of raw samples (n, ...): an array, a tensor, a frame of pandas.
+        """Return the class probabilities of raw samples, as f4 (n, k).
 
-        layout: "NCHW" or "NHWC", the order of the axes of pictures; by default inferred from the device's own data.
+        raw: samples (n, ...), as an array, a tensor or a pandas frame.
+        layout: "NCHW" or "NHWC", the order of the axes of pictures.  By default inferred from the device's own data.
 
         May be called from any thread, and never waits for training: it uses a copy of the model, which is replaced
-        after each round.  Raises UsageError for samples that the model cannot take, or with NaN or Inf, and ModelError
-        for a model that does not give a number for each of its classes.
+        after each round.
+
+        Raises UsageError for samples that the model cannot take, or with NaN or Inf.  Raises ModelError if the model
+        does not return one number for each class.
         """
         known = self._context.bench.data.train.x
         spec = self._context.bench.model.spec
@@ -299,31 +310,35 @@ class Agent:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the columns of `predict`: the federation's, once it is joined, or those of the device's data."""
+        """The names of the columns of `predict`: the federation's after joining, before that those of `data`."""
         joined = self._context.membership
         return (joined.spec.class_names if joined is not None else ()) or self._context.bench.data.train.class_names
 
     def export(self, path: str | Path) -> Path:
         """Write the model that predict() uses as an .onnx file, and return its path.
 
-        Its input is raw samples after `model.spec.preprocess`.  Raises Unsupported for a model without an ONNX form,
-        MissingExtra if a package for the export is not installed, StoreError if the disk fails.
+        The file takes samples after `model.spec.preprocess`.
+
+        Raises Unsupported for a model without an ONNX form, MissingExtra if a package for the export is not installed,
+        and StoreError if the disk fails.
         """
         x = self._context.bench.model.spec.preprocess(self._context.bench.data.train.x[:1])
         return export(serving_copy(self._deployment.served()), path, x)
 
     def rollback(self, steps: int = 1) -> int:
-        """Let predict() use the model that was served before, or the one before that, until `resume` is called.
+        """Let predict() use an earlier model until `resume` is called, and delete the models served since.
 
-        steps: 1 or 2.  This deletes the models served since.  Training continues.  Returns the number of rounds that
-        the model has learned in, 0 for the app's own.  Raises UsageError if no such model is kept, StoreError if it
-        cannot be read.
+        steps: 1 for the model that was served before the present one, 2 for the one before that.
+
+        Training continues.  Returns the number of rounds that the earlier model has learned in, 0 for the app's own.
+
+        Raises UsageError if no such model is kept, and StoreError if it cannot be read.
         """
         return self._deployment.rollback(steps)
 
     @property
     def over(self) -> bool:
-        """Whether its part in the run has ended, successfully or not."""
+        """Whether this device's part in the run has ended, successfully or not."""
         return self.participant.over
 
     @property
@@ -345,14 +360,14 @@ class Agent:
         self._callbacks.add("on_update", callback)
 
     def on_link(self, callback: Callable[[str], None]) -> None:
-        """Register a callback for news in one line: broker or coordinator are found or lost, or the disk fails.
+        """Register a callback for one-line news, such as: broker or coordinator found or lost, or the disk fails.
 
         Without a callback, an agent that does not reach its broker or coordinator logs a warning.
         """
         self._callbacks.add("on_link", callback)
 
     def on_refusal(self, callback: Callable[[Refused], None]) -> None:
-        """Register a callback that is called when this device cannot take part, with the reason."""
+        """Register a callback that is called with the reason when this device cannot take part."""
         self._callbacks.add("on_refusal", callback)
 
     def on_error(self, callback: Callable[[Exception], None]) -> None:
@@ -367,10 +382,10 @@ class Agent:
     # -- start and stop ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take part in a background thread; after a stop, or an end of any kind, continue from the stored state.
+        """Take part in a background thread.
 
-        When the program ends, the agent is stopped.  Raises UsageError if the agent is running, and StoreError if its
-        state cannot be opened again.
+        After a stop, or an end of any kind, the agent continues from the stored state.  The end of the program stops
+        it.  Raises UsageError if the agent is running, and StoreError if its state cannot be opened again.
         """
         self._begin()
         self._thread = threading.Thread(target=self._run_in_thread, name=f"agent-{self._context.device}", daemon=True)
@@ -382,9 +397,9 @@ class Agent:
         atexit.register(self._stop_at_exit)
 
     def stop(self, timeout_s: float | None = 10.0) -> None:
-        """Stop after the batch being computed, and wait for that, at most `timeout_s` seconds.
+        """Stop after the current batch, and wait for that, at most `timeout_s` seconds.
 
-        The state is kept; a later start continues from it.  If the agent does not run, its state is closed.
+        The state is kept, and a later start continues from it.  If the agent is not running, its state is closed.
         """
         self._check_process()
         self._loop.stopping.set()
@@ -400,7 +415,7 @@ class Agent:
         self.stop()
 
     def pause(self) -> None:
-        """Stop training until `resume` is called; the connection stays up, and rounds may pass without this device."""
+        """Pause training until `resume` is called.  The connection stays up; rounds may pass without this device."""
         self._loop.awake.clear()
 
     def resume(self) -> None:
@@ -414,7 +429,7 @@ class Agent:
         return not self._loop.awake.is_set()
 
     def status(self) -> AgentStatus:
-        """Return the agent's state, since when, why it does not train, and what comes next.
+        """Return what the agent is doing and since when, why it does not train, and what comes next.
 
         May be called from any thread.
         """
@@ -424,7 +439,8 @@ class Agent:
     def run(self) -> None:
         """Take part in this thread, until the federation is over or `stop` is called.
 
-        Raises Refused, RunFailed or StoreError, and UsageError if the agent is running.
+        Raises UsageError if the agent is running, Refused if this device cannot take part, RunFailed if the federation
+        ends without a result, and StoreError if the disk fails.
         """
         self._begin()
         self._live()

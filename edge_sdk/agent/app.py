@@ -34,9 +34,9 @@ from edge_sdk.transport.mqtt.url import parse_broker_url
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class App:
-    """A device's model and data, as a developer's factory returns them.
+    """A device's model and data, as a developer's factory returns them for `edge-sdk device --app`.
 
-    Raises UsageError for an argument that is not of its kind; model and data are checked when the device starts.
+    Raises UsageError for an argument of the wrong type.  Model and data are checked when the device starts.
     """
 
     model: Model
@@ -46,26 +46,26 @@ class App:
     disclose_classes: bool = False
     """Whether the coordinator may know how many samples of each class this device holds."""
     privacy: Guarantee | None = None
-    """The maximum privacy loss of one training record of this device, over all federations.  With it the device takes
-    part only in methods that release sums with noise, and withholds its numbers of samples."""
+    """The maximum privacy loss of one training record of this device, over all federations.  The device then takes part
+    only in methods that release sums with noise, and does not send its numbers of samples."""
     share_weights: bool = False
     """Whether all weights of the model may leave this device, for the methods that average them."""
     share_sample_codes: bool = False
-    """Whether a code and the label of each single training sample may leave this device, for `fedcache`: much of a
+    """Whether a code and the label of each single training sample may leave this device, for `fedcache`.  Much of a
     sample can be reconstructed from its code."""
     max_drop: float | None = MAX_DROP
     """A new model is not served if its accuracy on held-out samples of `data` is lower by more than this fraction."""
     proxy: Model | None = None
-    """A second model for the methods that train one beside the device's own: its weights are shared, and those of
-    `model` then never leave the device."""
+    """A second model, for the methods that train one beside the device's own.  Its weights are shared; those of `model`
+    then never leave the device."""
     policy: Policy | None = None
     """When to train, and at what cost, or None for always."""
     meter: PowerMeter | None = None
-    """An external power meter, or None for the board's own sensors, or its profile."""
+    """An external power meter.  None uses the board's own sensors, or its profile without sensors."""
     on_new_model: OnNewModel = "better"
-    """The choice if `model` differs from the one with which the state began: better, adopt, keep or error."""
+    """Which model to use if `model` differs from the one that the state began with: better, adopt, keep or error."""
     accepts_models: bool = False
-    """Whether the device may learn with another model, an .onnx file, that the team rolls out."""
+    """Whether the team may roll out another model to this device, as an .onnx file."""
 
     def __post_init__(self) -> None:
         check_options(disclose_classes=self.disclose_classes, share_weights=self.share_weights)
@@ -74,7 +74,7 @@ class App:
 
 
 def load_app(name: str) -> App:
-    """Call MODULE:FACTORY.  Raises UsageError with the fault."""
+    """Call MODULE:FACTORY and return its App.  Raises UsageError if that fails."""
     factory = load_function(name, "--app ", example="my_app:make")
     try:
         app = factory()
@@ -129,12 +129,16 @@ def run_device(
 ) -> None:
     """Take part until the federation is over, and print news line by line.
 
-    app: MODULE:FACTORY.  identity: the device's id, by default that of the host's name.  keys: an identity folder,
-    which brings the id, certificates, and the broker if that is None.  state: the state's folder, by default state/ID.
-    public: an npz file with the public set, instead of the app's own or a fetched one.  policy: a TOML file with the
-    policy, instead of the app's own.  sends_logs: whether an operator may read the last lines that are printed.
-    on_new_model: instead of the app's own.  quarantine: whether damaged state is set aside.  stay: whether to wait for
-    the next run after the end of one, until it is stopped.
+    app: MODULE:FACTORY.
+    identity: the device's id, by default made from the host's name.
+    keys: an identity folder with the id and the certificates.  It also names the broker if `broker` is None.
+    state: the folder of the state, by default state/ID.
+    public: an npz file with the public set, instead of the app's own or a fetched one.
+    policy: a TOML file with the policy, instead of the app's own.
+    sends_logs: whether an operator may read the last lines that are printed.
+    on_new_model: replaces the app's own choice.
+    quarantine: whether to set damaged state aside.
+    stay: whether to wait for the next run after the end of one, until the device is stopped.
 
     Raises Refused, RunFailed, StoreError or UsageError.
     """

@@ -1,4 +1,4 @@
-"""An Agent's arguments: checks their types, makes identity and transport from them, and lets no two share one."""
+"""Checks an Agent's arguments, makes identity and transport from them, and keeps two agents from sharing a model."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ _OPTIONS: Mapping[str, tuple[Any, str]] = {
     "max_public_bytes": (int | np.integer, "a whole number of bytes"),
     "clock": (Callable, "a function that returns the time in seconds"),
 }
-"""For each argument its type, and how to describe it.  Flags must be bool: the text "no" is true, and would mean
-consent."""
+"""The type of each argument, and how to describe it.  Flags must be bool, because the text "no" would count as true,
+and so as consent."""
 _SENSES = tuple(name for name in vars(Sensors) if not name.startswith("_"))
 
 
@@ -194,10 +194,12 @@ _changing = threading.Lock()
 
 
 def hold_alone(agent: object, name: str, parts: Mapping[str, object]) -> None:
-    """Reserve objects for an agent until `let_go`, or until it is collected; name: the agent's name in errors.
+    """Reserve objects for an agent until `let_go`, or until the agent is collected.
 
-    parts: the objects by argument name.  Raises UsageError, and reserves none, if another agent of this process holds
-    one of them.
+    name: the agent's name in errors.
+    parts: the objects by argument name.
+
+    Raises UsageError, and reserves nothing, if another agent of this process holds one of the objects.
     """
     if _is_held(agent, parts):
         gc.collect()  # an unused agent survives in a reference cycle until it is collected

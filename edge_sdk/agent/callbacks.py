@@ -1,4 +1,4 @@
-"""An app's news of its device: through its callbacks, or the log without a callback.
+"""Delivers a device's news to its app: through the app's callbacks, or to the log if it registered none.
 
 Errors of callbacks are counted, logged the first time, and otherwise ignored.
 
@@ -26,7 +26,7 @@ STAMP = "%Y-%m-%d %H:%M:%SZ"
 
 
 class RecentLines:
-    """Keeps the last MAX_LOG_LINES lines, each with the time in UTC, and nothing else."""
+    """Keeps the last MAX_LOG_LINES lines, each with the time in UTC."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """clock: returns seconds since 1970."""
@@ -59,7 +59,7 @@ def round_lines(report: RoundReport) -> list[str]:
 log = logging.getLogger(__name__)
 
 LINK_LOG_INTERVAL_S = 600.0
-"""The minimum time between two logs of the same fault of the link, because a link may come and go all day."""
+"""The minimum time between two logs of the same link fault, because a link may come and go all day."""
 
 
 class Callbacks:
@@ -78,7 +78,7 @@ class Callbacks:
         self._registered.setdefault(kind, []).append(callback)
 
     def has(self, kind: str) -> bool:
-        """Whether there is a callback of a kind."""
+        """Whether a callback of this kind is registered."""
         return bool(self._registered.get(kind))
 
     def call(self, kind: str, argument: object) -> None:

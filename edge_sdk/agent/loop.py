@@ -1,4 +1,4 @@
-"""The loop that drives a device's participant in an app: with a real clock, and a policy that may pause training."""
+"""The loop that runs a device's participant in an app, with a real clock and a policy that may pause training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INSTANCE_BYTES = 8
 
 
 class AgentLoop:
-    """Runs one participant, again and again; other threads only set its two events."""
+    """Runs one participant, again after an end if asked.  Other threads only set its two events."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class AgentLoop:
         *,
         stays: bool,
     ) -> None:
-        """clock: returns the time in seconds.  stays: whether it waits for the next run after an end."""
+        """clock: returns the time in seconds.  stays: whether the agent waits for the next run after an end."""
         self._participant, self._deployment, self._policy, self._clock = participant, deployment, policy, clock
         self._context, self._work = participant.context, participant.work
         self.stopping, self.awake = threading.Event(), threading.Event()
@@ -53,7 +53,9 @@ class AgentLoop:
         self._retry_spread = random.Random(name)  # noqa: S311  # spreads retries
 
     def run(self, *, again: bool) -> None:
-        """Take part until the federation is over or `stopping` is set; again: after an earlier end.
+        """Take part until the federation is over or `stopping` is set.
+
+        again: whether the participant has ended before.
 
         Raises Refused, RunFailed or StoreError.
         """
@@ -82,21 +84,21 @@ class AgentLoop:
         participant.raise_if_failed()
 
     def use(self, participant: Participant, deployment: Deployment) -> None:
-        """Run another participant from now on, made with another model."""
+        """From now on run another participant, which was made with another model."""
         self._participant, self._deployment = participant, deployment
         self._context, self._work = participant.context, participant.work
         self._objection, self._trained = None, 0
 
     @property
     def changes_model(self) -> bool:
-        """Whether the participant ends here, because another one begins with another model."""
+        """Whether the participant ends here so that another one can begin with another model."""
         return self._context.offers is not None and self._context.offers.changed
 
     def _sign_off(self) -> None:
         self._participant.sign_off(self.leaving)
 
     def _may_compute(self) -> bool:
-        """Whether a batch may be computed now; after a while without one, the coordinator gets the reason."""
+        """Whether a batch may be computed now.  After some time without one, the coordinator receives the reason."""
         participant, gate = self._participant, self._context.gate
         if not self._work.computing and participant.declined is None and self._objection is None:
             return False
@@ -126,7 +128,7 @@ class AgentLoop:
         self._participant.finish_work(self._clock())
 
     def _compute_batch(self) -> bool:
-        """Compute a batch; returns whether the exchange is computed."""
+        """Compute a batch.  Returns whether the whole exchange is computed."""
         gate, self._trained = self._context.gate, self._work.begun
         if gate is None:
             return self._participant.work_slice()

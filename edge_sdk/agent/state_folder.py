@@ -1,4 +1,4 @@
-"""The folder of a device's state: its layout, and how the store of a federation is opened."""
+"""The folder of a device's state: its layout, and how a federation's store in it is opened."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ PUBLIC = "public"
 
 
 def lasting(place: T) -> T | Path:
-    """Return a path as an absolute one, because the app may change its working directory; other objects unchanged."""
+    """Make a path absolute, because the app may change its working directory; return other objects unchanged."""
     return Path(place).absolute() if isinstance(place, (str, Path)) else place
 
 
 class StatePlaces:
-    """Where a device of one federation keeps what must survive a power cut: in a folder, a given Store, or memory."""
+    """Where a device of one federation keeps its state: in a folder, a given Store, or memory."""
 
     def __init__(self, state: str | Path | Store | None, federation: str, device: str) -> None:
         """state: the folder, the Store, or None for memory."""
@@ -42,9 +42,10 @@ class StatePlaces:
             self._store = state
 
     def ledger(self, privacy: Guarantee | None) -> BudgetLedger | None:
-        """Return the privacy ledger, which all federations of the device share; in memory beside an app's own Store.
+        """Return the privacy ledger, which all federations of the device share.
 
-        Raises UsageError without a state, because the ledger would be lost with the process.
+        Beside an app's own Store it is in memory.  Raises UsageError without a state, because the ledger would be lost
+        with the process.
         """
         if privacy is None:
             return None
@@ -60,12 +61,12 @@ class StatePlaces:
 
     @property
     def offered(self) -> Path | None:
-        """The folder of model files that the device was offered, or None without a state folder."""
+        """The folder of model files that were offered to the device, or None without a state folder."""
         return None if self.folder is None else self.folder / f"{self._federation}.offered"
 
     @property
     def chunks(self) -> Path | None:
-        """The file with the length limits of brokers that state none, or None without a folder."""
+        """The file with the length limits found for brokers that state none, or None without a folder."""
         return None if self.folder is None else self.folder / f"{self._federation}.chunks"
 
     def public(self, cache: str | Path | None) -> Path | None:
@@ -76,14 +77,16 @@ class StatePlaces:
 
     @property
     def keeps_public(self) -> bool:
-        """Whether a fetched public set has a place without a given folder: an app's own Store has none."""
+        """Whether a fetched public set has a place without a given folder.  An app's own Store has none."""
         return self._store is None
 
     def opener(self, *, quarantine: bool, tell: Callable[[str], None]) -> Callable[[], Store]:
         """Return a function that opens the store, for the first time or again.
 
-        quarantine: whether a damaged file is set aside; tell: is called with a line about that, and about an empty one.
-        Raises UsageError for a Store of another device, and so does the function for such a file.
+        quarantine: whether a damaged file is set aside.
+        tell: called with a line about a damaged or empty file.
+
+        Raises UsageError for a Store of another device.  The function does so for a file of another device.
         """
         if self.folder is not None:
             path = self.folder / f"{self._federation}.db"
@@ -101,7 +104,7 @@ class StatePlaces:
         return sorted(self.folder.iterdir()) if self.folder is not None and self.folder.is_dir() else []
 
     def _file(self, path: Path, tell: Callable[[str], None]) -> Store:
-        """Open a file that holds the state of this device, or is new.  Raises Damaged if it is not as written."""
+        """Open a new file, or one with this device's state.  Raises Damaged if it is not as it was written."""
         if is_emptied(path) and not (self.served and has_served(self.served)):
             tell(
                 f"{path}: is empty, as after an interrupted first start; this device joins again; if it took part "

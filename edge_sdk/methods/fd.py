@@ -48,7 +48,7 @@ class State:
     targets: Mapping[str, ClassRows] = field(default_factory=dict)
     """The targets by device number, for devices that answered and share a class with another holder."""
     everybody: ClassRows | None = None
-    """The mean over all holders, for a device that did not answer: none of its predictions are in this mean."""
+    """The mean over all holders, for devices that did not answer and so have no predictions in it."""
     rounds: Count = 0
     answered: Annotated[tuple[int, ...], Packed(2**20)] = ()
 

@@ -31,7 +31,7 @@ class Params:
     weighting: Weighting = "samples"
     """The mean over devices: by their `samples` or `uniform`."""
     start: Start = "first"
-    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
+    """Round 0: with `first` all start from the lowest-numbered contributor's model, with `equal` from equal weights."""
 
 
 class FedAlign(Averaging[Params]):

@@ -64,7 +64,7 @@ class Params:
     shares: Literal["weights", "head"] = "weights"
     """Average all `weights`, as in the paper, or only the last layer (`head`); nets may then differ before it."""
     start: Start = "first"
-    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
+    """Round 0: with `first` all start from the lowest-numbered contributor's model, with `equal` from equal weights."""
 
 
 @wire("fedgen-coordinator-state")

@@ -100,8 +100,8 @@ class Params:
     weighting: Weighting = "samples"
     """The mean of weights over devices: by their `samples` or `uniform`."""
     start: Start = "first"
-    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start, and hyper-knowledge of unrelated
-    nets is left out; `equal`: all start alike, and it counts."""
+    """Round 0: with `first` all start from the lowest-numbered contributor's model, and hyper-knowledge of unrelated
+    nets is left out.  With `equal` all start from equal weights, and it counts."""
 
     def __post_init__(self) -> None:
         for key in ("noise_features", "noise_soft", "noise_counts"):

@@ -12,7 +12,7 @@ mentee).  S = CE(y, f) + CE(y, g), a constant.
     share     the proxy's change, each matrix cut to the share T_t of its energy     edge_sdk/protocol/low_rank.py
     reduce    the mean of the changes, cut to the same share
 
-In round 0 whole proxies travel, from which everybody's start is made.
+In round 0 whole proxies travel, and the common start is made from them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Params:
     proxy: ProxyFamily = "mlp"
     """The family of the proxy in a simulated fleet; real devices bring theirs (App(proxy=...))."""
     start: Start = "first"
-    """Round 0: `first`, the lowest-numbered contributor's proxy is everybody's start; `equal`: all start alike."""
+    """Round 0: with `first` all start from the lowest-numbered contributor's proxy, with `equal` from equal weights."""
 
 
 @wire("fedkd-state")

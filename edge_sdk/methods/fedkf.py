@@ -61,7 +61,7 @@ class Params:
     weighting: Weighting = "samples"
     """How devices are weighted in both means: by their `samples`, or `uniform`."""
     start: Start = "first"
-    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
+    """Round 0: with `first` all start from the lowest-numbered contributor's model, with `equal` from equal weights."""
     max_slot_age: SlotAge = 0
     """Rounds after which the upload of an absent device no longer counts; 0 keeps it."""
     slots: Literal["seen", "all"] = "seen"

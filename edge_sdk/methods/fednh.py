@@ -162,7 +162,7 @@ class Params:
     share_body: bool = True
     """Whether bodies travel.  If false, only prototypes travel, and devices may have any architecture."""
     start: Start = "first"
-    """Round 0: `first`, the lowest-numbered contributor's body is everybody's start; `equal`: all start alike."""
+    """Round 0: with `first` all start from the lowest-numbered contributor's body, with `equal` from equal weights."""
 
 
 @wire("fednh-state")

@@ -27,7 +27,7 @@ class Params:
     weighting: Weighting = "samples"
     """The mean over devices: by their `samples`, as in the paper, or `uniform`."""
     start: Start = "first"
-    """Round 0: `first`, the lowest-numbered contributor's body is everybody's start; `equal`: all start alike."""
+    """Round 0: with `first` all start from the lowest-numbered contributor's body, with `equal` from equal weights."""
 
 
 class FedPer(Averaging[Params]):

@@ -30,7 +30,7 @@ class Params:
     weighting: Weighting = "uniform"
     """The mean over devices: `uniform`, as in Algorithm 1, or by their `samples`."""
     start: Start = "first"
-    """Round 0: `first`, the lowest-numbered contributor's body is everybody's start; `equal`: all start alike."""
+    """Round 0: with `first` all start from the lowest-numbered contributor's body, with `equal` from equal weights."""
 
 
 class FedRep(Averaging[Params]):

@@ -42,7 +42,7 @@ class Params:
     weighting: Weighting = "samples"
     """The mean over devices: by their `samples` or `uniform`."""
     start: Start = "first"
-    """Round 0: `first`, the lowest-numbered contributor's proxy is everybody's start; `equal`: all start alike."""
+    """Round 0: with `first` all start from the lowest-numbered contributor's proxy, with `equal` from equal weights."""
 
 
 class FML(Averaging[Params]):

@@ -43,7 +43,7 @@ class Params:
     """q: how much a higher loss counts.  The paper takes 0.001 to 5, by data set; FedKF, comparing with it, ends at
     0.0001.  0 gives the plain mean of weights."""
     start: Start = "first"
-    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
+    """Round 0: with `first` all start from the lowest-numbered contributor's model, with `equal` from equal weights."""
 
 
 class QFFL(Averaging[Params]):

@@ -22,7 +22,7 @@ from edge_sdk.objectives.optim import Part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """The description of a model; it travels in Hello (except preprocess, shapes and cost)."""
+    """The description of a model.  It is sent in the Hello, without preprocess, shapes and cost."""
 
     name: str
     runtime: str
@@ -35,7 +35,7 @@ class ModelSpec:
     terms: frozenset[str] = frozenset()
     """The names of the loss terms that the model can minimise, or empty if it can only predict."""
     inert_terms: frozenset[str] = frozenset()
-    """The terms in `terms` without effect, because the part that they would train is frozen; reports list them."""
+    """Those of `terms` without effect, because the part that they would train is frozen.  Reports list them."""
     preprocess: Preprocess = field(default_factory=Preprocess)
     parameters: int = 0
     """The number of trainable scalars."""
@@ -46,7 +46,7 @@ class ModelSpec:
     batch_norm: bool = False
     """Whether the model keeps running statistics of batches, which are not trainable scalars and are not shared."""
     least_batch: int = 1
-    """The least number of samples in a mini-batch of training: 2 where BatchNorm has one number for each of them."""
+    """The minimum number of samples in a training batch: 2 if a BatchNorm gets one number per sample, otherwise 1."""
     flops_per_sample: int = 0
     """Floating-point operations of one forward pass."""
     activation_bytes_per_sample: int = 0
@@ -97,7 +97,9 @@ NORM_LEAST = 1e-12
 
 
 class Model(Protocol):
-    """A model of any architecture in any runtime.  x: f4 (n, c, h, w), as `spec.preprocess` makes it.
+    """A model of any architecture in any runtime.
+
+    x is always f4 (n, c, h, w), as `spec.preprocess` makes it.
 
     A model that lacks a capability raises Unsupported from the methods that need it.
     """
@@ -116,23 +118,24 @@ class Model(Protocol):
         """Return logits = head(features(x)): (n, d) -> (n, k)."""
 
     def fit(self, batches: Batches, objective: Objective, optim: Optim, part: Part = "all") -> FitReport:
-        """Take one optimiser step per row of `batches.indices`; other parts keep their values and moments.
+        """Take one optimiser step per row of `batches.indices`.  Other parts keep their values and moments.
 
-        A model may have methods `fits_at_once(objective, *, stochastic)`, `step_norms(batches, objective, part)`,
-        `preparing(batches, objective, part)` and `weights_are_finite()`, too, which the functions of these names ask.
+        A model may also have the methods `fits_at_once(objective, *, stochastic)`, `weights_are_finite()`,
+        `step_norms(batches, objective, part)` and `preparing(batches, objective, part)`.  The functions with these
+        names call them.
         """
 
     def head_rows(self) -> Floats:
         """Return the last layer's weights with the bias as last column, 0 in a layer without one: (k, d + 1)."""
 
     def set_head_rows(self, classes: Ints, rows: Floats) -> None:
-        """Overwrite the rows of some classes: classes (m,), rows (m, d + 1); optimiser moments are reset."""
+        """Overwrite the rows of some classes, and reset the optimiser's moments: classes (m,), rows (m, d + 1)."""
 
     def weights(self) -> Floats:
         """Return all trainable scalars, flat: (p,)."""
 
     def set_weights(self, values: Floats) -> None:
-        """Overwrite all trainable scalars; optimiser moments are reset."""
+        """Overwrite all trainable scalars, and reset the optimiser's moments."""
 
     def head_mask(self) -> NDArray[np.bool_]:
         """Return which weights belong to the last layer, without the scale of a cosine head: (p,)."""
@@ -141,7 +144,7 @@ class Model(Protocol):
         """Return weights, buffers and optimiser moments, for a restart."""
 
     def load_state(self, state: bytes) -> None:
-        """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit this model."""
+        """Restore exactly what `state_bytes` returned.  Raises StoreError if it does not fit this model."""
 
 
 def outputs(model: Model, x: Floats) -> tuple[Floats, Floats]:

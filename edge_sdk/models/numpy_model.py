@@ -401,7 +401,7 @@ def _is_cross_entropy(objective: Objective) -> bool:
 
 
 class NumpyModel(HeadModel):
-    """Softmax regression, or a small net, on numpy alone: a device trains it without any machine-learning library."""
+    """Softmax regression or a small net on numpy alone.  A device trains it without any machine-learning library."""
 
     def __init__(
         self,
@@ -414,10 +414,14 @@ class NumpyModel(HeadModel):
         head: Literal["linear", "cosine"] = "linear",
         hidden: Sequence[int] = (),
     ) -> None:
-        """Take samples of `input_shape`, (c, h, w), (t, d) or (d,), from `preprocess`; head: of logits, or of cosines.
+        """Make a model with random weights, drawn from `seed`.
 
-        hidden: the widths of dense layers with ReLU in front of the head, on the flattened samples.  Their weights
-        average with those of the same nn.Sequential in torch.  Raises ModelError for numbers out of range.
+        input_shape: of a sample after `preprocess`: (c, h, w), (t, d) or (d,).
+        head: "linear" for logits, "cosine" for scaled cosines.
+        hidden: the widths of dense layers with ReLU in front of the head, on the flattened samples.  Their weights can
+        be averaged with those of the same nn.Sequential in torch.
+
+        Raises ModelError for numbers out of range.
         """
         check_whole_number(name, "classes", classes, 1)
         shape = input_shape_of(name, input_shape)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:  # of the tools, not of a base install
 
 
 class PredictOnly:
-    """A teacher: a function that gives logits or probabilities, and does not learn.
+    """A teacher: a function that returns logits or probabilities, and does not learn.
 
-    It takes part in the methods in which a model may contribute by logits alone (`edge-sdk methods`: teaches).
+    It takes part in the methods in which logits alone are a contribution (`edge-sdk methods`: teaches).
     """
 
     def __init__(
@@ -38,11 +38,14 @@ class PredictOnly:
         flops_per_sample: int = 0,
         note: str = "predict-only: teaches, does not learn",
     ) -> None:
-        """`function`: samples f4 (n, c, h, w), as `preprocess` makes them -> (n, k), one number for each class.
+        """Wrap a function.
 
-        gives: what the numbers are; of probabilities the logarithm is taken, less its mean over the classes.  "auto":
-        they are probabilities where those of the first call are not negative and sum to 1.  The same sample must always
-        give the same numbers.  Raises ModelError for arguments that make no sense.
+        function: maps samples f4 (n, c, h, w), as `preprocess` makes them, to one number for each class (n, k).  The
+        same sample must always give the same numbers.
+        gives: what the numbers are.  Probabilities become logits: their logarithms, minus the mean over the classes.
+        With "auto" they count as probabilities if those of the first call are not negative and sum to 1.
+
+        Raises ModelError for unsuitable arguments.
         """
         if not callable(function):
             raise ModelError(f"{name}: found {type(function).__name__}: give a function from samples to (n, classes)")

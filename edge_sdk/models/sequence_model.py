@@ -35,7 +35,7 @@ _TOGETHER = 64
 
 
 class SequenceModel(BodyModel):
-    """Random convolutions of a series, or hashed words and pairs of words of a text, under a head that is trained."""
+    """Random convolutions of a series, or hashed words and word pairs of a text, under a trained head."""
 
     def __init__(
         self,
@@ -48,10 +48,14 @@ class SequenceModel(BodyModel):
         name: str | None = None,
         head: Literal["linear", "cosine"] = "linear",
     ) -> None:
-        """Take samples of `input_shape`, (t, d) or (t,), whose kind `preprocess` declares: series or tokens.
+        """Make a model with a random head, drawn from `seed`.
 
-        seed: of the head.  features: their number, by default 256 of series, 4,096 of texts, where fewer share buckets
-        and with them meanings.  Raises ModelError for other kinds and numbers out of range.
+        input_shape: of a sample: (t, d) or (t,).
+        preprocess: declares the kind of the samples: series or tokens.
+        features: the number of features, by default 256 for series and 4,096 for texts.  With fewer, more words of a
+        text share a feature.
+
+        Raises ModelError for other kinds, and for numbers out of range.
         """
         kind = preprocess.declared
         if kind is None or kind.name not in (*SERIES, "tokens"):

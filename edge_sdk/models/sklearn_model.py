@@ -30,8 +30,8 @@ _ABSENT_BIAS = -10.0
 class SklearnModel(HeadModel):
     """A fitted linear estimator, such as SGDClassifier or LogisticRegression, alone or at the end of a Pipeline.
 
-    Its weights are where the head starts; from there it is trained as softmax regression, like NumpyModel.  The steps
-    before it in a pipeline are frozen.  `estimator()` gives the trained weights back.
+    The head starts from the estimator's weights and is trained as softmax regression, like NumpyModel.  Earlier steps
+    of a pipeline are frozen.  `estimator()` returns an estimator with the trained weights.
     """
 
     def __init__(
@@ -44,11 +44,14 @@ class SklearnModel(HeadModel):
         name: str | None = None,
         note: str = "",
     ) -> None:
-        """`estimator`: fitted on flat samples, with labels that are the federation's class ids.
+        """Wrap an estimator.
 
-        classes: their number in the federation, or None for those of the estimator.  input_shape: (c, h, w) of samples
-        before they are flattened, or None for any shape with as many numbers.  Raises ModelError for an estimator that
-        is not fitted, or not linear: those teach as `PredictOnly`.
+        estimator: fitted on flat samples, with the federation's class ids as labels.
+        classes: the federation's number of classes, or None for the estimator's.
+        input_shape: (c, h, w) of samples before flattening, or None for any shape with the same count of numbers.
+
+        Raises ModelError for an estimator that is not fitted or not linear.  A non-linear one can teach as
+        `PredictOnly`.
         """
         steps = [step for _, step in getattr(estimator, "steps", [("", estimator)])]
         last = steps[-1]

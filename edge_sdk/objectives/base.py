@@ -48,8 +48,8 @@ class Shapes:
 class Term(ABC):
     """One loss term: a frozen dataclass, whose value and slope include its `weight`.
 
-    Its mathematics is all that a runtime needs: the value is reported, and the slope goes back through the model.  The
-    value is a mean over the mini-batch's samples, unless the term says otherwise.  A term is registered under its
+    A runtime needs only its mathematics: the value is reported, and the slope goes back through the model.  The value
+    is a mean over the mini-batch's samples, unless the term defines it differently.  A term is registered under its
     `name` in the entry-point group `edge_sdk.terms`.
     """
 
@@ -65,8 +65,8 @@ class Term(ABC):
     def slope(self, seen: Seen) -> Floats:
         """Return d(weighted loss) / d(what the term is on).
 
-        On logits: (b, k); on features: (b, d); on the head: (m, k), for the m logits that it gives for the term's own
-        features; on weights: (p,); on its own: as the term defines it.
+        Its shape is (b, k) on logits, (b, d) on features, and (p,) on weights.  On the head it is (m, k), for the m
+        logits of the term's own features.  A term on something of its own defines the shape.
         """
 
     def at(self, steps: slice) -> Term:

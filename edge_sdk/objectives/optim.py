@@ -22,8 +22,8 @@ class Schedule:
     """
 
     kind: ScheduleKind = "constant"
-    """`step`: times `factor` after every `every_rounds` rounds; `exponential`: times `factor` after each round;
-    `cosine`: along half a cosine, from the first rate to the floor in `rounds` rounds, and there it stays."""
+    """`step` multiplies by `factor` after every `every_rounds` rounds, `exponential` after each round.  `cosine`
+    follows half a cosine from the first rate to the floor in `rounds` rounds, and then stays there."""
     first: float
     """The rate of round 0."""
     factor: float = 1.0
@@ -55,7 +55,7 @@ Part: TypeAlias = Literal["all", "body", "head"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optim:
-    """The optimiser's settings; its moments belong to the model and persist between fits.
+    """The optimiser's settings.  Its moments belong to the model and persist between fits.
 
     A step clips the gradient, then adds the decay, then moves, as torch.optim after torch.nn.utils.clip_grad_norm_.
     """
@@ -98,7 +98,7 @@ def schedule_of(train: TrainSpec, rounds: int) -> Schedule:
 
 
 def optim_of(spec: FederationSpec, round_: int) -> Optim:
-    """Return the optimiser that a federation prescribes in a round; the closing exchange has the last round's."""
+    """Return the optimiser that a federation prescribes for a round.  The closing exchange has the last round's."""
     train = spec.train
     return Optim(
         kind=train.optimiser,

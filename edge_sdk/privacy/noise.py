@@ -29,9 +29,9 @@ _BLOCK_BYTES = 512
 
 
 class KeyedStream:
-    """Uniform whole numbers that follow from a secret and from what they are for; without the secret nobody knows them.
+    """Uniform whole numbers that follow from a secret and their use.  They cannot be predicted without the secret.
 
-    The same secret and use give the same numbers, so that a release that is made again has the same noise.
+    The same secret and use give the same numbers, so a repeated release has the same noise.
     """
 
     def __init__(self, secret: bytes, use: bytes) -> None:

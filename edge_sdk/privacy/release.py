@@ -1,9 +1,9 @@
 """Mode A: sums by class over the features of a frozen, public extractor, released jointly with noise.
 
-For each class a row (a sum clip(h) / C, c samples) with a^2 + c^2 = 1, so that one record changes one row by an L2 norm
-of 1 at most.  Predictions are not among them: the head that makes them was trained on the same records.  Each record is
-put on a grid by rounding towards zero, which makes no norm larger; sums are whole numbers, and so is the noise.  All
-classes are always released, whether the device holds them or not.  Neighbours differ by one record, there or not.
+Each class has a row (a sum clip(h) / C, c samples) with a^2 + c^2 = 1, so one record changes one row by an L2 norm of
+at most 1.  Predictions are not released, because the head that makes them was trained on the same records.  Each record
+is put on a grid by rounding towards zero, which makes no norm larger.  Sums are whole numbers, and so is the noise.
+All classes are always released, whether the device holds them or not.  Neighbours differ by the presence of one record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edge_sdk.privacy.noise import discrete_gaussian, epsilon, largest_mu
 SHARES = (math.sqrt(0.9), math.sqrt(0.1))
 """a, c: the L2 norms that a record adds at most with its feature and its one sample."""
 FROZEN = "prototype-pull"
-"""The loss term that would train an extractor: a model in which it moves nothing has a frozen one."""
+"""The loss term that would train an extractor.  A model in which it has no effect has a frozen extractor."""
 GRID = 2**20
 """Steps of the grid in 1: rounding loses less than a millionth of a record's share."""
 Draw: TypeAlias = Callable[[int], int]
@@ -34,7 +34,10 @@ Draw: TypeAlias = Callable[[int], int]
 class Guarantee:
     """The promise of a release about one record of the device's training data.
 
-    Raises UsageError unless epsilon is a finite number above 0, and delta one between 0 and 1: others promise nothing.
+    epsilon: a finite number above 0.
+    delta: a number between 0 and 1.
+
+    Raises UsageError for other numbers, because they promise nothing.
     """
 
     epsilon: float
@@ -75,7 +78,7 @@ def sums_by_class(added: NDArray[np.int64], labels: Ints, classes: int) -> NDArr
 
 
 def noised(sums: NDArray[np.int64], guarantee: Guarantee | None, draw: Draw = discrete_gaussian) -> Doubles:
-    """Return sums (k, d + 1) in steps of the grid with noise, in units of SHARES; without a guarantee no noise."""
+    """Add noise to sums (k, d + 1) in steps of the grid, unless `guarantee` is None.  Returns units of SHARES."""
     if guarantee is None:
         bare: Doubles = sums / GRID
         return bare
@@ -86,10 +89,10 @@ def noised(sums: NDArray[np.int64], guarantee: Guarantee | None, draw: Draw = di
 
 
 def merged(parts: Iterable[tuple[Ints, Doubles]], classes: int, most_samples: float) -> Doubles:
-    """Return the sum of several devices' sums, in units of SHARES: (k, d + 1); any order gives the same bits.
+    """Return the sum of several devices' sums, in units of SHARES: (k, d + 1).  Any order gives the same bits.
 
-    parts: classes (m,) and sums (m, d + 1), which are brought back to the grid, so that whole numbers are added up.
-    most_samples: what one device can hold of a class; larger sums are cut to that.
+    parts: classes (m,) and sums (m, d + 1), which are rounded to the grid, so that whole numbers are added up.
+    most_samples: the maximum number of samples of a class on one device; larger sums are cut to it.
     """
     total: NDArray[np.int64] | None = None
     for ids, sums in parts:
@@ -106,8 +109,8 @@ def merged(parts: Iterable[tuple[Ints, Doubles]], classes: int, most_samples: fl
 def head_of(classes: Ints, means: Doubles, count: int, never: float) -> Doubles:
     """Return the last layer (k, d + 1), bias last, whose largest logit is that of the nearest mean.
 
-    classes: (m,); means: (m, d).  f m - |m|^2 / 2 is largest where |f - m| is smallest.  never: the bias of the other
-    classes, so low that none of them is predicted.
+    classes, means: (m,) and (m, d).  f m - |m|^2 / 2 is largest where |f - m| is smallest.
+    never: the bias of the other classes, so low that none of them is predicted.
     """
     rows = np.zeros((count, means.shape[1] + 1))
     rows[:, -1] = never
@@ -118,7 +121,10 @@ def head_of(classes: Ints, means: Doubles, count: int, never: float) -> Doubles:
 def means_of(sums: Doubles, clip: float, least: float) -> tuple[Ints, Doubles, Doubles]:
     """Return classes (m,), mean features (m, d) and samples (m,) of noised sums, or of several devices' sums together.
 
-    least: the samples that a class must have after noise; with fewer the noise drowns its mean, and it is left out.
+    sums: (k, d + 1), as `release` returns them.
+    clip: the L2 norm to which features were shortened.
+    least: the minimum number of samples of a class after noise.  Classes with fewer are left out, because the noise
+    drowns their mean.
     """
     counts = sums[:, -1] / SHARES[1]  # (k,)
     kept = np.flatnonzero(counts >= least)

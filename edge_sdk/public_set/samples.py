@@ -31,11 +31,15 @@ log = logging.getLogger(__name__)
 class PublicSet:
     """Raw samples (n, ...), u1 or f4, channels last, and the hash of their dtype, shape and bytes.
 
-    layout: "NCHW" or "NHWC", the order of the axes of the given samples, by default inferred from their sizes, and
-    logged unless it is NHWC.  kind, vocabulary: as of Samples; they are neither part of the hash nor sent, since a
-    device knows the kind of its samples.  labels: the class of each sample (n,), -1 where it is not known; they serve
-    only the guard of what predict() uses, are not part of the hash, and are not sent.  Raises UsageError for samples of
-    another type or shape, and for other labels.
+    layout: "NCHW" or "NHWC", the order of the axes of the given samples.  By default inferred from their sizes, and
+    logged unless NHWC.
+    kind, vocabulary: as of Samples.
+    labels: the class of each sample, or -1 if it is unknown: (n,).  Only the guard uses them, which decides whether
+    predict() may use a new model.
+
+    Kind, vocabulary and labels are not part of the hash, and are never sent.
+
+    Raises UsageError for samples of another type or shape, and for unsuitable labels.
     """
 
     samples: Raw
@@ -81,10 +85,11 @@ class PublicSet:
         kind: str | None = None,
         vocabulary: int | None = None,
     ) -> PublicSet:
-        """Load a set from an npz file: its only array, or the one called `public`; with its `labels`, if it has them.
+        """Load a set from an npz file: its array `public`, or its only array, and its array `labels`, if present.
 
-        layout, kind, vocabulary: as of PublicSet; they must be the same on all devices and the coordinator.  Raises
-        UsageError for a file that cannot be read, and for samples that are not legal or not finite.
+        layout, kind, vocabulary: as of PublicSet.  They must be the same on all devices and the coordinator.
+
+        Raises UsageError for a file that cannot be read, and for samples that are illegal or not finite.
         """
         name, samples, labels = _arrays(path)
         try:

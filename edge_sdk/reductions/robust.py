@@ -2,8 +2,8 @@
 
 All estimators process uploads in the order of device numbers, so that the same uploads give the same bits.
 
-    geometric median    the point whose distances to all uploads add up to the least; a minority of devices cannot
-                        carry it away, and where all say nearly the same it is nearly their mean
+    geometric median    the point with the smallest sum of distances to all uploads; a minority of devices cannot move
+                        it far, and if all uploads are nearly equal it is nearly their mean
     root gate           the mean of the devices that are right on public samples whose labels the operator knows
 
 Weiszfeld's iteration, smoothed: Pillutla, Kakade and Harchaoui, "Robust Aggregation for Federated Learning", IEEE TSP
@@ -43,11 +43,11 @@ class Combining:
     logits_by: str = "mean"
     """`mean`, `geometric-median` or `root-gate`."""
     min_group: int = 1
-    """The fewest devices behind a class that is sent to others."""
+    """The minimum number of devices behind a class that is sent to others."""
     units: int = 1
-    """The weight of a count of 1: more than 1 where old uploads count for less (influence.py)."""
+    """The weight of a count of 1.  It is more than 1 if old uploads count for less (influence.py)."""
     labels: tuple[int, ...] = ()
-    """The labels of the first public samples, -1 where the operator does not know one."""
+    """The labels of the first public samples, -1 for unknown ones."""
 
     @classmethod
     def under(cls, table: RobustTable, units: int = 1) -> Combining:
@@ -76,7 +76,7 @@ class Combining:
     def logits(self, uploads: Mapping[int, Floats], indices: Ints, weights: Sequence[int] = ()) -> Floats:
         """Combine logits (b, k) by device number on the public samples with these indices (b,).
 
-        weights: of each, in the same order; without them all count the same.
+        weights: of the devices, in the same order; by default all have the same weight.
         """
         if self.plain:
             return mean_in_order(uploads.values(), weights if self.units > 1 else ())

@@ -22,7 +22,7 @@ from edge_sdk.samples.texts import TEXT_LENGTH, check_length, ids_of_words
 
 _MOST = float(np.finfo(np.float32).max)
 _KEPT = 10
-"""A column must spread over so many of the steps that float32 has at the size of its values."""
+"""The minimum spread of a column, in float32 steps at the size of its values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +102,20 @@ def samples_from_csv(
     kind: str | None = None,
     vocabulary: int | None = None,
 ) -> Samples:
-    """Read a CSV file in UTF-8 whose first row names the columns; columns without a meaning here hold numbers.
+    """Read a CSV file in UTF-8 whose first row names the columns.
 
-    A row is a sample (d,), or a text: in the column `text`, of which hashed_words keeps `length` words, or as ids (t,),
-    without empty cells at its end.  In series a row is a step (d,), and consecutive rows with the same value in the
-    column `series` are one sample.  label: the column of classes, whole numbers from 0 or names; classes: all names in
-    the federation's order.  ignored: columns to leave out.  kind, vocabulary: as of Samples. Raises UsageError that
-    names the file, the row, counted from 1 with the names, and the column.
+    A row is a sample (d,), or a text.  A text is in the column `text`, or is given as ids (t,) without empty cells at
+    its end.  For series a row is a step (d,).  All columns that no argument names hold numbers.
+
+    label: the column of classes: whole numbers from 0, or names.
+    series: the column whose equal values in consecutive rows make these rows one sample.
+    text: the column of texts.
+    length: the number of words of a text that hashed_words keeps.
+    classes: all class names in the federation's order.
+    ignored: columns to leave out.
+    kind, vocabulary: as of Samples.
+
+    Raises UsageError that names the file, the column and the row; the row of names is row 1.
     """
     declared = declared_kind(kind, vocabulary, str(path))
     check_length(length, str(path))

@@ -55,9 +55,13 @@ def samples_from_npz(
 ) -> Samples:
     """Read samples (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w), uint8 or floats, and labels from an npz file.
 
-    x, y: the names of the two arrays; lengths: that of the lengths of padded series or texts, by default `lengths`
-    if the file has it.  An array `class_names` names the classes in their order.  layout, kind, vocabulary: as of
-    Samples.  Raises UsageError with the file, the array, and its fault.
+    x, y: the names of the two arrays.
+    lengths: the name of the array with the lengths of padded series or texts.  By default `lengths`, if it exists.
+    layout, kind, vocabulary: as of Samples.
+
+    An array `class_names` in the file names the classes in their order.
+
+    Raises UsageError that names the file, the array and its fault.
     """
     declared, names = declared_kind(kind, vocabulary, str(path)), [x, y, *([lengths] if lengths else [])]
     try:
@@ -100,13 +104,18 @@ def samples_from_folder(
     vocabulary: int | None = None,
     length: int = TEXT_LENGTH,
 ) -> Samples:
-    """Read FOLDER/CLASS/*: pictures, by Pillow, .npy files with one sample each, .wav files of PCM, or .txt files.
+    """Read FOLDER/CLASS/*: pictures (with Pillow), .npy files with one sample each, .wav files of PCM, or .txt files.
 
-    classes: the names of all classes of the federation in its order, of which this device may have some; None takes the
-    sub-folders in the order of their names.  size: height and width to which pictures are resized.  layout: as of
-    Samples, for .npy files.  kind: of sounds series or ragged-series, of texts tokens, of which hashed_words keeps
-    `length` words; rate: that of all sounds in Hz, or None for that of the first.  Raises UsageError with the folder or
-    file that does not fit.
+    classes: all class names in the federation's order; this device need not have all of them.  None takes the
+    sub-folders in the order of their names.
+    size: height and width to which pictures are resized.
+    layout: as of Samples, for .npy files.
+    kind: series or ragged-series for sounds, tokens for texts.
+    rate: the sampling rate of all sounds in Hz, or None for that of the first.
+    vocabulary: as of Samples.
+    length: the number of words of a text that hashed_words keeps.
+
+    Raises UsageError that names the folder or file that does not fit.
     """
     top = Path(folder)
     if not top.is_dir():
@@ -193,8 +202,13 @@ def read_files(
 ) -> NDArray[Any]:
     """Return the samples in files of one ending, one in each.
 
-    kind: the declared one.  size: of pictures; rate: of sounds; length: of texts, in words.  remedy: what to do about
-    pictures of several sizes.  Raises UsageError with the file that does not fit.
+    kind: the declared one.
+    size: of pictures.
+    rate: of sounds.
+    length: of texts, in words.
+    remedy: what to do about pictures of several sizes.
+
+    Raises UsageError that names the file that does not fit.
     """
     ending = one_ending(paths, where)
     if ending in SOUNDS and (kind is None or kind.name not in SERIES):
@@ -227,11 +241,14 @@ def _text(path: Path) -> str:
 def samples_from_torch(
     dataset: Any, *, layout: PictureLayout | None = None, kind: str | None = None, vocabulary: int | None = None
 ) -> Samples:
-    """Read a map-style dataset of torch, or any sequence of pairs (sample, label), once; random changes are drawn once.
+    """Read a map-style torch dataset, or any sequence of pairs (sample, label).
 
-    A sample is a tensor, an array, or a picture of Pillow.  layout, kind, vocabulary: as of Samples; if the sizes are
-    ambiguous, tensors are (c, h, w) and arrays (h, w, c).  Raises UsageError for a dataset without a length, and for a
-    pair that does not fit.
+    It is read once, so its random transforms are drawn once, too.
+
+    dataset: its samples are tensors, arrays, or Pillow pictures.
+    layout, kind, vocabulary: as of Samples.  If the sizes are ambiguous, tensors are (c, h, w) and arrays (h, w, c).
+
+    Raises UsageError for a dataset without a length, and for a pair that does not fit.
     """
     declared = declared_kind(kind, vocabulary, "the dataset")
     if isinstance(dataset, Mapping):
@@ -277,10 +294,14 @@ def _names_in(dataset: Any) -> Sequence[str]:
 
 
 def split_samples(samples: Samples, split: tuple[float, float, float] = (0.8, 0.1, 0.1), seed: int = 0) -> LocalData:
-    """Divide samples into train, validation and test, with these shares, by a hash of each sample's values.
+    """Divide samples into train, validation and test by a hash of each sample's values.
 
-    Equal samples, and the same sample at each start, fall into the same part.  Raises UsageError for shares without the
-    sum 1.
+    split: the shares of the three parts.  Their sum must be 1.
+    seed: the seed of the hash.
+
+    A sample falls into the same part at each start, and equal samples fall into the same part.
+
+    Raises UsageError for shares with another sum.
     """
     shares = checked_split(split)
     parts = np.array([part_of(seed, sample_id(np.ascontiguousarray(each).tobytes()), shares) for each in samples.x])

@@ -54,9 +54,11 @@ def checked_sample(
 ) -> tuple[Raw, str]:
     """Return one sample as uint8 or float32, a contiguous copy with channels last, and a line about its layout.
 
-    known: the form of the samples so far: a sample of that shape is taken unchanged, unless a layout is given, and
-    ragged series and texts are padded to its length.  kind: the declared one.  The line is empty if the layout was
-    clear.  Raises UsageError for a sample that is neither, and for NaN.
+    known: the form of the samples so far.  A sample of that shape is taken unchanged, unless a layout is given, and
+    ragged series and texts are padded to its length.
+    kind: the declared one.
+
+    The line is empty if the layout was clear.  Raises UsageError for a sample that is neither, and for NaN.
     """
     found = given_array(x, "a sample")
     if found.dtype.kind == "f" and not np.isfinite(found).all():

@@ -1,4 +1,4 @@
-"""The store of a device's samples: an app adds them as they come, and each round trains on a snapshot of them."""
+"""The store of a device's samples.  An app adds samples as they arrive; each round trains on a snapshot of them."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ log = logging.getLogger(__name__)
 
 _MIB = 1024 * 1024
 LEAST_BYTES = _MIB
-"""The smallest `max_bytes`: less would leave no room beside the write-ahead log."""
+"""The minimum of `max_bytes`: less would leave no room beside the write-ahead log."""
 _HELD_BACK = 4
-"""While the disk refuses, this many times `unsaved` samples wait in memory before new ones are dropped."""
+"""While the disk fails, `unsaved` times this number of samples wait in memory; further ones are dropped."""
 _READ_AT_ONCE = 64
-"""Samples that are read before `observe` of another thread may continue."""
+"""The number of samples to read before another thread's `observe` may continue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """The content of the store at one moment.  It can be read again until a newer one is released."""
+    """The content of the store at one moment.  It can be read again until a newer snapshot is released."""
 
     id: bytes
     data: LocalData
@@ -52,39 +52,48 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SampleCounts:
-    """The present content of a store."""
+    """The number of samples in a store now."""
 
     train: tuple[int, ...]
-    """The number of samples of each class that are trained on: (k,)."""
+    """The number of training samples of each class: (k,)."""
     validation: tuple[int, ...]
     test: tuple[int, ...]
     unlabelled: int
     dropped: int
-    """Samples observed since the store was opened that had no room, or were evicted."""
+    """Samples that had no room or were evicted, since the store was opened."""
     unsaved: int
-    """Changes that a power cut would lose now."""
+    """The number of changes that a power cut would lose now."""
 
 
 class SampleStore:
-    """A device's samples on its disk, added one by one; an Agent takes it instead of LocalData.
+    """A device's samples on its disk, added one by one.  An Agent takes it instead of LocalData.
 
-    path: the file, or None for memory. classes: the number of the federation's classes, or their names in order, which
-    `observe` and `label` then take, too. max_samples: the maximum number of labelled samples; if there are more, each
-    class keeps an equal share, drawn uniformly from all that came. max_unlabelled: the maximum number of samples that
-    wait for their label; the oldest are dropped. max_bytes: the maximum bytes of the file and its log. max_age: older
-    samples leave the store before the next round; ages are exact to a hundredth of it.
+    path: the file, or None to hold the samples in memory.
+    classes: the number of the federation's classes, or their names in order.  With names, `observe` and `label` accept
+    names, too.
 
-    split: the shares of train, validation and test.  A hash of its values assigns each sample to one of them
-    permanently. test: labelled samples of all classes that the federation provides, beside the store's own; they are
-    not stored. seed: of that hash and of the draw.  shape, dtype: those of one sample, uint8 or float32; by default of
-    the first. layout: "NCHW" or "NHWC", the order of the axes of pictures in colour; by default decided by their sizes.
+    max_samples: the maximum number of labelled samples.  Beyond it, each class keeps an equal share, drawn uniformly
+    from all its samples so far.
+    max_unlabelled: the maximum number of samples that wait for their label.  Beyond it, the oldest are dropped.
+    max_bytes: the maximum bytes of the file and its log.
+    max_age: older samples leave the store before the next round.  Ages are exact to a hundredth of `max_age`.
+
+    split: the shares of train, validation and test.  A hash of its values assigns each sample permanently to one part.
+    seed: the seed of that hash and of the draw.
+    test: labelled samples of all classes that the federation provides beside the store's own.  They are not stored.
+    shape, dtype: those of one sample, uint8 or float32.  By default those of the first sample.
+    layout: "NCHW" or "NHWC", the order of the axes of colour pictures.  By default inferred from their sizes.
     kind, vocabulary: as of Samples.
 
-    unsaved: the maximum number of changes that a power cut can lose. save_every_s: changes at longer intervals are
-    saved one by one, others together.  `flush` saves at once.  quarantine: whether a damaged file is set aside and a
-    new one begun; otherwise Damaged is raised.  clock: returns the time in seconds; wall: seconds since 1970.
+    unsaved: the maximum number of changes that a power cut can lose.
+    save_every_s: changes further apart than this are saved one by one, others together.  `flush` saves at once.
+    quarantine: whether to set a damaged file aside and begin a new one.  Otherwise Damaged is raised.
+    clock: returns the time in seconds.
+    wall: returns seconds since 1970.
 
-    All methods may be called from any thread.  Raises UsageError for settings other than those the file was made with.
+    All methods may be called from any thread.
+
+    Raises UsageError for settings that are out of range, or differ from those that the file was made with.
     """
 
     def __init__(
@@ -127,15 +136,15 @@ class SampleStore:
         self._clock, self._lock, self._process = clock, threading.RLock(), os.getpid()
         self._saved_s, self._refused_s = -math.inf, -math.inf
         self._rows: dict[str, HeldSample] = {}
-        """All samples that are held, or kept for a snapshot, by id."""
+        """All samples in the store, or kept for a snapshot, by id."""
         self._waiting: dict[str, HeldSample] = {}
         """Those without a label, oldest first."""
         self._new: dict[int, tuple[str, bytes]] = {}
-        """Id and values of the samples that are not saved yet, by key."""
+        """Id and values of the samples not saved yet, by key."""
         self._changed: dict[int, HeldSample] = {}
         """The samples whose labels are not saved yet."""
         self._gone: dict[int, None] = {}
-        """The keys of samples to be deleted on the disk."""
+        """The keys of samples to delete on the disk."""
         self._past: dict[int, HeldSample] = {}
         """The samples with an earlier label, which snapshots may no longer need."""
         self._changes = self._dropped = self._next_key = 0
@@ -163,15 +172,16 @@ class SampleStore:
     # -- for the app ------------------------------------------------------------------------------------------------
 
     def observe(self, x: Any, y: int | np.integer[Any] | str | None = None) -> str:
-        """Add a sample, (d,), (h, w), (h, w, c), (c, h, w), (t, d) or ids (t,), with its label or without.
+        """Add a sample, with or without its label, and return its id.
 
-        Returns its id.
+        x: (d,), (h, w), (h, w, c), (c, h, w), (t, d) or ids (t,), as an array, a tensor, a Pillow picture, or lists of
+        numbers.
+        y: the class, or None if it is not known yet.
 
-        x: an array, a tensor, a picture of Pillow, or lists of numbers.
+        Equal values are one sample: observing them again returns the same id, and the newest label counts.
 
-        A sample that was observed before is the same sample: it has the same id, and the newest label.  Raises
-        UsageError for a sample of another shape or type than the first, for NaN, and for an unknown class.  If the disk
-        refuses, nothing is raised: the sample waits in memory, and `flush` raises StoreError.
+        Raises UsageError for a sample of another shape or type than the first, for NaN, and for an unknown class.  If
+        the disk fails, `observe` raises nothing: the sample waits in memory, and `flush` raises StoreError.
         """
         raw, line = checked_sample(x, self._layout, self._form, self._kind)
         label = None if y is None else class_id(y, self.classes, self.class_names)
@@ -193,7 +203,9 @@ class SampleStore:
         return name
 
     def label(self, sample: str, y: int | np.integer[Any] | str) -> bool:
-        """Give a sample its label, or another one; returns False if the sample is not held (any longer).
+        """Give a sample its label, or replace its label.  Returns False if the store does not hold the sample.
+
+        sample: the id that `observe` returned.
 
         Raises UsageError for an unknown class.
         """
@@ -208,7 +220,7 @@ class SampleStore:
             return True
 
     def discard(self, sample: str) -> bool:
-        """Remove a sample; returns False if it is not held.  Its values leave the disk after the present round."""
+        """Remove a sample.  Returns False if it is not held.  Its values leave the disk after the current round."""
         self._check_process()
         with self._lock:
             self._check_open()
@@ -220,7 +232,7 @@ class SampleStore:
             return True
 
     def counts(self) -> SampleCounts:
-        """Count the present samples."""
+        """Count the samples in the store now."""
         with self._lock:
             found = np.zeros((3, self.classes), np.int64)
             for row in self._rows.values():
@@ -239,7 +251,7 @@ class SampleStore:
         return True
 
     def flush(self) -> None:
-        """Save all changes.  Durable on return; raises StoreError if the disk refuses."""
+        """Save all changes.  They are durable when this returns.  Raises StoreError if the disk fails."""
         self._check_process()
         with self._lock:
             stepped = self._ages is not None and self._ages.stepped
@@ -247,10 +259,10 @@ class SampleStore:
                 self._save()
 
     def close(self) -> None:
-        """Save all changes, and close the file.  Raises StoreError if the disk refuses.
+        """Save all changes, and close the file.  Raises StoreError if the disk fails.
 
-        A store that is closed takes no more samples: `observe`, `label` and `discard` raise UsageError.  In a forked
-        child it does nothing, because the parent still uses the file.
+        On a closed store, `observe`, `label` and `discard` raise UsageError.  In a forked child `close` does nothing,
+        because the parent still uses the file.
         """
         if self._is_copy:
             return
@@ -288,7 +300,7 @@ class SampleStore:
             self._save_if_due()
 
     def new_since(self, snapshot: bytes) -> int:
-        """Count the samples to train on that are not in this snapshot; all, if it is not of this store."""
+        """Count the training samples that are not in this snapshot, or all of them for another store's snapshot."""
         store, _, number = snapshot.decode().partition(":")
         last = int(number) if store == self._identity and number.isdecimal() else -1
         with self._lock:
@@ -296,9 +308,9 @@ class SampleStore:
         return sum(label is not None and label.born > last for label in now)
 
     def take_snapshot(self, known: Snapshot | None = None) -> Snapshot:
-        """Save all changes, and return the present samples, or `known` itself if nothing has changed since.
+        """Save all changes and return the present samples, or `known` itself if nothing has changed since.
 
-        Raises StoreError if the disk refuses.
+        Raises StoreError if the disk fails.
         """
         with self._lock:
             self._drop_aged()
@@ -319,7 +331,7 @@ class SampleStore:
                     self._give_up(row)
 
     def snapshot(self, snapshot: bytes) -> Snapshot | None:
-        """Return an earlier snapshot, or None if it is not of this store, was released, or is damaged."""
+        """Return an earlier snapshot, or None if it was released, is damaged, or is of another store."""
         store, _, number = snapshot.decode().partition(":")
         with self._lock:
             known = store == self._identity and number.isdecimal() and self._kept <= int(number) < self._tick
@@ -329,7 +341,7 @@ class SampleStore:
         return None if damaged else Snapshot(snapshot, data)
 
     def release(self, snapshot: bytes) -> None:
-        """Keep this snapshot and later ones; samples that only earlier ones hold are deleted, some with each save."""
+        """Release all snapshots before this one.  Samples that only they hold are deleted, a few with each save."""
         store, _, number = snapshot.decode().partition(":")
         with self._lock:
             if store != self._identity or int(number) <= self._kept:
@@ -371,7 +383,7 @@ class SampleStore:
         return any(self._tick in (each.born, each.died) for row in self._rows.values() for each in row.labels[-2:])
 
     def _take_in(self, name: str, values: bytes) -> HeldSample | None:
-        """Make room for a new sample, without a label yet; returns None if a round keeps all others."""
+        """Make room for a new sample, still without a label.  Returns None if a round needs all others."""
         refused = self._clock() - self._refused_s < self._save_every_s
         full = len(self._rows) + len(self._gone) >= self._room_on_disk()
         if full or (refused and len(self._new) >= _HELD_BACK * self._unsaved):
@@ -386,7 +398,7 @@ class SampleStore:
         return row
 
     def _drop_aged(self) -> None:
-        """Drop the samples that are too old: the first ones, because samples are in the order in which they came."""
+        """Drop the samples that are too old.  They come first, because samples are in order of arrival."""
         if self._ages is None:
             return
         oldest = self._ages.oldest(self._next_key)
@@ -399,7 +411,7 @@ class SampleStore:
             self._give_up(next(iter(self._waiting.values())))
 
     def _set_label(self, row: HeldSample, y: int) -> bool:
-        """Give a sample its label; returns whether this changed it."""
+        """Give a sample its label.  Returns whether this changed the sample."""
         now = row.label
         if now is not None:
             if now.y == y:
@@ -434,7 +446,7 @@ class SampleStore:
             self._past[row.key] = row
 
     def _forget_past(self) -> None:
-        """Forget labels that snapshots no longer need, with their samples; a few at a time, for a small log."""
+        """Forget labels that snapshots no longer need, and their samples.  A few at a time keep the log small."""
         for row in list(self._past.values())[: 2 * self._unsaved]:
             del self._past[row.key]
             row.labels[:] = [each for each in row.labels if each.died is None or each.died > self._kept]
@@ -465,7 +477,7 @@ class SampleStore:
         return opened_or_anew(lambda: RowFile(self.path), self.path, quarantine=quarantine, tell=log.warning)
 
     def _restore(self) -> None:
-        """Read the rows, and drop those without room under the present settings."""
+        """Read the rows, and drop those that exceed the present settings."""
         for key, name, labels in self._file.rows():
             row = HeldSample(key, name, part_of(self._seed, name, self._split), labels)
             self._rows[name] = row
@@ -492,7 +504,7 @@ class SampleStore:
                 f"max_age {max_age!r}: expected a datetime.timedelta of at least a minute, such as timedelta(days=30)"
             )
         ages = SampleAges(max_age.total_seconds(), self._clock, wall, known or {})
-        if self._rows and not known:  # of before there was a maximum age: it counts from now
+        if self._rows and not known:  # from a time without a maximum age: their age counts from now
             ages.came(0)
         return ages
 
@@ -610,7 +622,7 @@ class SampleStore:
         self._reservoir.room = min(self._max_samples, room - unlabelled)
 
     def _room_on_disk(self, form: Form | None = None) -> int:
-        """Return the capacity of the file in samples: twice those held, because a round keeps evicted ones."""
+        """Return the capacity of the file in samples: twice the number held, because a round keeps evicted ones."""
         form = form or self._form
         if form is None or self.path is None:
             return 2 * (self._max_samples + 4 * self._max_unlabelled)

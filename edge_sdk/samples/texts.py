@@ -20,10 +20,12 @@ TEXT_LENGTH = 64
 
 
 def hashed_words(texts: Iterable[str], *, vocabulary: int, length: int) -> NDArray[np.int32]:
-    """Return the ids of the first `length` words of texts: (n, length), 1..vocabulary-1, and 0 behind shorter texts.
+    """Return the ids of the first `length` words of each text: (n, length).
 
-    A word in small letters always has the same id, on every device; several words may share one (feature hashing:
-    Weinberger et al., ICML 2009).  Raises UsageError for a text without a word, and for numbers out of range.
+    Ids are 1 to vocabulary - 1; shorter texts end with 0.  A word has the same id on every device, in capital
+    and in small letters.  Several words may share an id (feature hashing: Weinberger et al., ICML 2009).
+
+    Raises UsageError for a text without a word, and for numbers out of range.
     """
     if not is_whole(vocabulary) or vocabulary < 2 or not is_whole(length) or length < 1:
         raise UsageError(

@@ -57,7 +57,7 @@ class JudgedModel:
 class Deployment:
     """The served model of a device, its guard, and the models served before.
 
-    The thread that trains calls `begin`, `judge` and `settle`; any thread `served`, `rollback` and `resume`.
+    The training thread calls `begin`, `judge` and `settle`.  Any thread may call `served`, `rollback` and `resume`.
     """
 
     def __init__(
@@ -72,11 +72,14 @@ class Deployment:
         alone: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """folder: for the models served last, or None for memory.  max_drop: None serves every model unmeasured.
+        """Restore the served models, if there are any.
 
-        notify_classes: receives lines that reveal how many classes have samples; by default `notify`.  origin: the
-        app's model; models learnt from another one are forgotten.  alone: whether the device's state, which would
-        record the weights that they began with, is missing.  clock: returns the time in seconds.
+        folder: for the last served models, or None for memory.
+        max_drop: None serves every model unmeasured.
+        notify_classes: receives lines that reveal how many classes have samples, by default `notify`.
+        origin: the app's model; models learnt from another one are dropped.
+        alone: whether the device's state, which records the weights that these models began with, is missing.
+        clock: returns the time in seconds.
         """
         check_max_drop(max_drop)
         self._bench, self._max_drop, self._notify = bench, max_drop, notify

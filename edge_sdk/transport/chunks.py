@@ -305,8 +305,8 @@ class Reassembly:
     def _victim(self, rank: int, now_s: float) -> str | None:
         """Return the topic of the set to drop for one of this rank, or None if all stay.
 
-        It is a set of the lowest rank below, or else one of the same rank without a new chunk for a while; among
-        several, the one without a new chunk for the longest time.
+        It is a set of the lowest rank below, or else one of the same rank without a new chunk for some time.  If there
+        are several, it is the one without a new chunk for the longest time.
         """
         ranks = {topic: self.place_of(topic).rank for topic in self._sets}
         lowest = min(ranks.values(), default=rank)

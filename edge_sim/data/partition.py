@@ -129,8 +129,8 @@ def _classes_per_device(held: int, y: Ints, devices: int, classes: int, rng: np.
 
 
 DIRICHLET_TRIES, DIRICHLET_DEALT = 1000, 2_000_000
-"""Number of draws without enough samples on every device after which the partition is reported as impossible; fewer
-where they deal to more than so many devices in all, which takes a minute."""
+"""The number of draws without enough samples on every device after which the partition is reported as impossible, and
+the maximum number of devices that all draws together may deal to, which takes a minute."""
 LEAST_SHARE = 1e-12
 """Added to each class's share in a mix, so that classes without a share can be dealt out, too."""
 

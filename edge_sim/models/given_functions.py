@@ -146,7 +146,7 @@ class _Plain:
         """home: the module whose functions and classes count with their contents; others count with their names."""
         self._home = home
         self._inside: list[int] = []
-        """The ids of all values that the one at hand is part of."""
+        """The ids of all values that contain the current one."""
         self._told: set[int] = set()
         """The ids of the functions and classes whose contents are included already."""
 
@@ -182,7 +182,7 @@ class _Plain:
         return "function", *self._all((value.__code__, value.__defaults__, value.__kwdefaults__, _taken_in(value)))
 
     def _contents(self, value: Any) -> object:
-        """Return containers and arrays with their contents, and of all else the type."""
+        """Return containers and arrays with their contents, and of other values the type."""
         if isinstance(value, Mapping):
             return "mapping", *(self._all(pair) for pair in value.items())
         if isinstance(value, (set, frozenset)):

@@ -1,8 +1,8 @@
-"""Models and data that are given as Python objects, made into the names and files that settings know.
+"""Turns models and data given as Python objects into the names and files that settings use.
 
-A model is a function FACTORY(classes, input_shape, seed) that returns a torch.nn.Module or a Model; input_shape is
+A model is a function FACTORY(classes, input_shape, seed) that returns a torch.nn.Module or a Model.  `input_shape` is
 (channels, height, width).  Data are arrays (x_train, y_train, x_test, y_test), a mapping of these names, or a pair of
-torch data sets; tensors, lists, and frames of pandas are as good as arrays.
+torch data sets.  Tensors, lists and pandas frames work like arrays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from edge_sim.data.sources.npz import LENGTHS, NAMES, NEEDED, USERS, of_arrays
 from edge_sim.models.given_functions import names_of_functions
 
 GivenModels: TypeAlias = "Callable[..., Any] | Sequence[Callable[..., Any]] | Mapping[str, Callable[..., Any]]"
-"""One function for all devices, several that take turns, or functions by the name that [[fleet]] rows give."""
+"""One function for all devices, several that take turns, or functions by the model names of [[fleet]] rows."""
 LABELS = ("y_train", "y_test")
 GivenData: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
 _PARTS = ("train", "test", "validation")
@@ -33,14 +33,14 @@ _EXPECTED = f"{', '.join(NEEDED)}, or a training and a test data set"
 
 
 def functions_of(models: GivenModels) -> list[Callable[..., Any]]:
-    """Return the functions that were given."""
+    """Return the given functions as a list."""
     if isinstance(models, Mapping):
         return list(models.values())
     return list(models) if isinstance(models, Sequence) else [models]
 
 
 def with_models(tables: dict[str, Any], models: GivenModels) -> dict[str, Any]:
-    """Return the tables with these models in the fleet.  Raises UsageError where they do not fit."""
+    """Return the tables with these models in the fleet.  Raises UsageError if they do not fit."""
     devices = int(tables.get("federation", {}).get("devices", 0))
     rows: list[dict[str, Any]] = [dict(row) for row in tables.get("fleet", [])]
     if isinstance(models, Mapping):
@@ -70,10 +70,11 @@ def with_models(tables: dict[str, Any], models: GivenModels) -> dict[str, Any]:
 def write_data(
     data: GivenData, path: Path, layout: PictureLayout | None, kind: SampleKind | None = None
 ) -> PictureLayout | None:
-    """Write data as the npz file that settings name, and return the layout of its pictures, or None if sizes show it.
+    """Write data to the npz file that settings name, and return the layout of its pictures, or None if sizes show it.
 
-    layout, kind: those of the given ones, or None.  Raises UsageError where they are none of the known kinds, and where
-    the file holds other data: those of runs that are kept beside it.
+    layout, kind: of the given data, or None.
+
+    Raises UsageError for data of an unknown form, and if the file already holds other data, of earlier runs.
     """
     if isinstance(data, Mapping) and {*data} & {*_PARTS}:
         named = [part for part in _PARTS if part in data]
@@ -135,7 +136,7 @@ def write_data(
 
 
 def declared_in(data: GivenData) -> dict[str, Any]:
-    """Return the keys of [data] that Samples declare, which were given as the data."""
+    """Return the keys of [data] that the given Samples declare, or none for other data."""
     first = data[0] if isinstance(data, Sequence) and len(data) else None
     if not isinstance(first, Samples) or first.kind is None:
         return {}
@@ -143,7 +144,7 @@ def declared_in(data: GivenData) -> dict[str, Any]:
 
 
 def _names_of_both(train: Samples, test: Samples) -> tuple[str, ...]:
-    """Return the class names of the part that has all of them, which numbers in the other part stand for, too."""
+    """Return the class names of the part that has all of them.  Numbers in the other part stand for them, too."""
     known = train.class_names or test.class_names
     numbered = [part for part in (train, test) if not part.class_names]
     if known and numbered and int(numbered[0].y.max()) >= len(known):
@@ -155,7 +156,7 @@ def _names_of_both(train: Samples, test: Samples) -> tuple[str, ...]:
 
 
 def _is_array(part: Any) -> bool:
-    """Whether this is samples or labels alone: an array, a tensor, or a frame of pandas."""
+    """Whether this is samples or labels alone: an array, a tensor, or a pandas frame."""
     return isinstance(part, np.ndarray) or hasattr(part, "detach") or hasattr(part, "to_numpy")
 
 
@@ -164,7 +165,7 @@ def _is_pair(part: Any) -> bool:
 
 
 def _read(part: Any, layout: PictureLayout | None, kind: SampleKind | None) -> Samples:
-    """The samples, with channels last, of a torch data set, or of a pair of arrays beside one."""
+    """The samples of a torch data set, or of a pair of arrays beside one, with channels last."""
     if isinstance(part, Samples):
         return part
     name, vocabulary = arguments(kind)
@@ -174,7 +175,7 @@ def _read(part: Any, layout: PictureLayout | None, kind: SampleKind | None) -> S
 
 
 def _words(part: Samples) -> Any:
-    """The labels as the names of classes; as numbers where these have none."""
+    """The labels as names of classes, or as numbers if the classes have no names."""
     return np.array(part.class_names)[part.y] if part.class_names else part.y
 
 

@@ -37,13 +37,13 @@ class RoundNews:
     round: int
     of: int
     part: str
-    """Empty for the federation; `alone` while the devices train alone for the comparison."""
+    """Empty for the federation, or `alone` while the devices train alone for the comparison."""
     accuracy: Mapping[str, float]
-    """The newest accuracy of each device that was measured so far, by device id."""
+    """The newest accuracy of each device measured so far, by device id."""
     measured: int
-    """The number of rounds after which the newest of them was measured."""
+    """The number of rounds after which the newest of these accuracies was measured."""
     result: RoundResult
-    """The round's bytes, seconds, joules and contributors; its accuracies may come later and are not in it."""
+    """The round's bytes, seconds, joules and contributors.  Its accuracies may come later and are not included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class DeviceNews:
     device: str
     part: str
     count: int
-    """How many devices have joined so far, of `expected`; 0 for one that was turned away."""
+    """How many of the `expected` devices have joined so far, or 0 if this one was turned away."""
     expected: int
     refusal: str = ""
     """Why it was turned away, or empty if it joined."""
@@ -90,7 +90,7 @@ class CallbackObserver(RunObserver):
 ConfigSource: TypeAlias = Config | Mapping[str, Any] | str | Path
 """A TOML file, its tables, or a parsed Config."""
 DATA, NAME = "data.npz", "study"
-"""The file that given data are written to; and the name of a federation whose tables have none."""
+"""The file for data given as arrays, and the name of a federation whose tables give none."""
 
 
 def run_federation(
@@ -110,18 +110,25 @@ def run_federation(
 ) -> SimulationResult:
     """Run a federation and return its result.
 
-    config: a TOML file, its tables, which need no name, or a parsed Config.  settings: values that differ, by key, such
-    as {"train.learning_rate": 0.01}.  models: functions (classes, input_shape, seed) that return a torch.nn.Module or a
-    Model: one for all devices, several that take turns, or by the name that [[fleet]] rows give.  data: arrays
-    (x_train, y_train, x_test, y_test), a mapping of these names, or a training and a test torch data set.
+    config: a TOML file, its tables (they need no name), or a parsed Config.
+    settings: values that replace those of `config`, by key, such as {"train.learning_rate": 0.01}.
+    models: functions (classes, input_shape, seed) that return a torch.nn.Module or a Model.  Give one for all devices,
+    several that take turns, or a mapping from the model names of [[fleet]] rows.
+    data: arrays (x_train, y_train, x_test, y_test), a mapping of these names, or a training and a test torch data set.
 
-    on_round, on_device: are called with RoundNews after each round, and with DeviceNews as devices join.  out: the run
-    directory, which then holds the files of `edge-sdk simulate`; no other run may use it meanwhile.  keep_models: write
-    the models of `trained` there, too.  broker: `memory` (virtual time, one thread, repeatable bit for bit),
-    `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).  resume:
-    continue the run in `out`.  options: quarantine and trace, as of `edge-sdk simulate`.
+    on_round: called with RoundNews after each round.
+    on_device: called with DeviceNews as devices join.
+    observer: returns a RunObserver for a part of the run, or None.
 
-    Raises UsageError, RunFailed (also if no device could take part: it names the refusals), StoreError.
+    broker: `memory` (virtual time, one thread, bit-for-bit reproducible), or real processes in real time: `embedded`,
+    `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]`.
+    out: the run directory, for the files that `edge-sdk simulate` writes.  No other run may use it at the same time.
+    keep_models: whether to write the models of `trained` there, too.
+    resume: whether to continue the run in `out`.
+    options: quarantine and trace, as of `edge-sdk simulate`.
+
+    Raises UsageError for unsuitable arguments, StoreError if the disk fails, and RunFailed if the run has no result.
+    If no device could take part, RunFailed names the refusals.
     """
     if keep_models and out is None:
         raise UsageError("keep_models: needs out, the folder to keep them in")
@@ -160,8 +167,11 @@ def compare_methods(
 ) -> ComparisonResult:
     """Run the same federation under several methods, and compare them, as `edge-sdk compare` does.
 
-    methods, seeds: as lists, or as text, "fedal,fedmd" and "0,1,2", as on the command line.  out: default:
-    runs/NAME-compare; finished runs in it are not run again.  The other arguments are those of `run`.
+    methods, seeds: lists, or text as on the command line: "fedal,fedmd" and "0,1,2".
+    metric: the accuracy to compare, as of `edge-sdk compare`.
+    out: the folder, by default runs/NAME-compare.  Finished runs in it are not run again.
+
+    The other arguments are those of `run`.
     """
     with _ready(config, models, data, settings, out, study="-compare") as (parsed, folder):
         numbers = given_seeds(seeds) or (parsed.federation.seed,)
@@ -185,10 +195,14 @@ def sweep_settings(
 ) -> SweepResult:
     """Run a grid of settings, let every method choose on the validation part, and compare, as `edge-sdk sweep` does.
 
-    over: keys and their values, the base value first, or "0.001..0.1" for a range; or as on the command line, one text
-    or several: "train.learning_rate=0.01,0.05".  methods, seeds: as of `compare`.  trials: try only this number of
-    settings for each method, which Optuna proposes (TPE).  prune: end runs that are below the median of those before.
-    out: by default runs/NAME-sweep.
+    over: keys and their values, the base value first, or "0.001..0.1" for a range.  Or one or several texts as on the
+    command line: "train.learning_rate=0.01,0.05".
+    trials: try only this number of settings for each method, which Optuna proposes (TPE).
+    prune: whether to end runs that are below the median of earlier ones.
+    methods, seeds: as of `compare`.
+    out: the folder, by default runs/NAME-sweep.
+
+    The other arguments are those of `run`.
     """
     search = search_of(trials, prune=prune)
     with _ready(config, models, data, settings, out, study="-sweep") as (parsed, folder):
@@ -208,10 +222,10 @@ def _ready(
     *,
     study: str = "",
 ) -> Iterator[tuple[Config, Path]]:
-    """The config with models and data in it, and the folder of the run or study, in which the data lie.
+    """The config with models and data in it, and the folder of the run or study, which holds the data.
 
-    study: ends the name of the folder of a study that is given none.  A run that is given none has one that lasts as
-    long as the context.
+    study: the end of the default folder's name.  Without it, as for a run, the default is a temporary folder, which
+    lasts as long as the context.
     """
     tables, file = _tables(config)
     tables = with_setting(tables, changes or {})
@@ -247,7 +261,7 @@ def _tables(config: ConfigSource) -> tuple[dict[str, Any], Path]:
 
 
 def _write_models(trained: Mapping[str, Model], folder: Path) -> None:
-    """Write each model's state, as its `load_state` reads it."""
+    """Write each model's state, for its `load_state`."""
     make_private_folder(folder)
     for device, model in trained.items():
         replace_durably(folder / f"{device}.state", model.state_bytes())

@@ -48,9 +48,9 @@ class Picture:
             return path.read_text(encoding="utf-8")
 
     def save(self, path: str | Path) -> Path:
-        """Write the picture into a file: png, svg or pdf, by the end of its name; return the file.
+        """Write the picture to a .png, .svg or .pdf file, and return its path.
 
-        Raises UsageError for another end, StoreError where it cannot be written.
+        Raises UsageError for another ending, and StoreError if the file cannot be written.
         """
         target = Path(path)
         kind = target.suffix.removeprefix(".")
@@ -64,7 +64,7 @@ class Picture:
 
 
 class Plots:
-    """The pictures that there are, each as a method: `plot.accuracy_by_round(width="column")`."""
+    """The available pictures, each as a method: `plot.accuracy_by_round(width="column")`."""
 
     def __init__(self, drawings: Drawings) -> None:
         self._drawings = drawings
@@ -90,7 +90,8 @@ class PlotFunction:
     def __call__(self, *, width: str = "", titles: bool | None = None) -> Picture:
         """Return the picture.
 
-        width: column or page, for a paper, or empty for the screen.  titles: by default only on the screen.
+        width: "column" or "page" for a paper, or empty for the screen.
+        titles: whether to show titles.  By default only on the screen.
         """
         if width not in ("", *WIDTHS_IN):
             raise UsageError(f"width={width!r}: expected {', '.join(WIDTHS_IN)}, or nothing")
@@ -99,23 +100,23 @@ class PlotFunction:
 
 
 class PersonalMeans(NamedTuple):
-    """FedNH's measures of personal models, means over the devices, or None if not measured."""
+    """FedNH's measures of personal models: means over the devices, or None if not measured."""
 
     v: float | None
-    """PM(V): every class that a device holds weighs alike."""
+    """PM(V): all classes that a device holds have the same weight."""
     l: float | None  # noqa: E741  # the paper's name
-    """PM(L): every class weighs as its share of the device's samples."""
+    """PM(L): the weight of a class is its share of the device's samples."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SimulationResult(Result):
-    """The result of `edge_sim.run`: a Result with short names for what one looks at first."""
+    """The result of `edge_sim.run`: a Result with short names for the most important figures."""
 
     folder: Path | None = None
     """The run directory, which `edge-sdk report` reads, or None if the run was kept in memory."""
     trained: Mapping[str, Model] = field(default_factory=dict, compare=False)
-    """The devices' models by device id, as the run leaves them: where the method sends a mean at the end, with that
-    mean.  Empty over a broker, and of a run that was read from its folder."""
+    """The devices' models after the run, by device id.  If the method sends a mean at the end, they include it.  Empty
+    for runs over a broker, and for a run that was read from its folder."""
 
     @property
     def accuracy(self) -> float | None:
@@ -136,7 +137,7 @@ class SimulationResult(Result):
 
     @property
     def models_folder(self) -> Path | None:
-        """The folder of the trained models, one file a device, with keep_models=True; otherwise None."""
+        """The folder of the trained models, one file per device, or None without keep_models=True."""
         place = self.folder / "models" if self.folder else None
         return place if place is not None and place.is_dir() else None
 
@@ -146,7 +147,7 @@ class SimulationResult(Result):
         return Plots(run_drawings(self))
 
     def to_pandas(self, table: str = "rounds") -> DataFrame:
-        """A table of the run as a data frame: rounds, devices, accuracy, instruments or missed, as in its CSV files."""
+        """A table of the run's CSV files as a data frame: rounds, devices, accuracy, instruments or missed."""
         tables = run_tables(self)
         if table not in tables:
             raise UsageError(f"to_pandas({table!r}): expected one of {', '.join(tables)}")
@@ -180,18 +181,21 @@ class ComparisonResult(Comparison):
         return Plots(comparison_drawings(self))
 
     def to_pandas(self, table: str = "methods") -> DataFrame:
-        """A row for each method (`methods`), or for each run (`runs`)."""
+        """A data frame with a row for each method (`methods`) or each run (`runs`)."""
         rows = {"methods": method_rows, "runs": run_rows}.get(table)
         if rows is None:
             raise UsageError(f"to_pandas({table!r}): expected methods or runs")
         return data_frame(rows(comparison_summary(self)))
 
     def at_budget(self, *budgets: str) -> str:
-        """A table of accuracies at budgets such as 5MB, 100J, 2TFLOP, 60s; default: those that all methods reach."""
+        """A table of accuracies at budgets such as 5MB, 100J, 2TFLOP or 60s.
+
+        By default the budgets are such that all methods reach them.
+        """
         return plain_text(budget_table(self, [read_budget(text) for text in budgets]))
 
     def to_latex(self, *columns: str, caption: str = "") -> str:
-        """A LaTeX table; columns: those of `edge-sdk table --columns`, and budgets."""
+        """A LaTeX table.  columns: those of `edge-sdk table --columns`, and budgets."""
         return latex_text(paper_table(self, columns or USUAL, latex=True, caption=caption))
 
 
@@ -210,19 +214,19 @@ class SweepResult(Sweep):
 
     @property
     def chosen(self) -> dict[str, dict[str, Any]]:
-        """The setting that each method chose on the validation part, of the first condition."""
+        """The setting that each method chose on the validation part, for the first condition."""
         return {method: dict(candidate.setting) for method, candidate in self.conditions[0].chosen.items()}
 
     @property
     def comparisons(self) -> tuple[ComparisonResult, ...]:
-        """The comparison of the chosen settings, one for each condition."""
+        """The comparisons of the chosen settings, one for each condition."""
         return tuple(
             ComparisonResult(each.comparison.lines, each.comparison.baseline, each.comparison.metric, self.folder)
             for each in self.conditions
         )
 
     def to_pandas(self) -> DataFrame:
-        """A row for each run, with its values of every key."""
+        """A data frame with a row for each run, and its value of every key."""
         return data_frame(list(trial_rows(self)))
 
     def summary(self) -> dict[str, Any]:
@@ -231,7 +235,7 @@ class SweepResult(Sweep):
 
 
 def outcome_of(result: Result, folder: Path | None, trained: Mapping[str, Model]) -> SimulationResult:
-    """A Result with what Python has beside it."""
+    """Add to a Result what only the Python interface returns."""
     values = {each.name: getattr(result, each.name) for each in fields(Result)}
     return SimulationResult(**values, folder=folder, trained=trained)
 

@@ -306,7 +306,7 @@ UNDECLARED = ProjectKind(
     made_up="a pattern for each class, with noise",
     samples=_PATTERNS,
 )
-"""Samples for a model that somebody brings."""
+"""Samples for a model that the user brings."""
 
 
 def project_kinds(classes: int) -> Mapping[str, ProjectKind]:

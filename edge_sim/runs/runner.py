@@ -72,13 +72,16 @@ def run(
 ) -> Result:
     """Run a federation and return its result.
 
-    config: a TOML file, its tables, or a parsed Config.  broker: `memory` (virtual time, one thread, repeatable bit for
-    bit), `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).
-    out: the run directory, needed for every broker except memory; no other run may use it meanwhile.  trace: keep the
-    message log there.  resume: continue the run in that directory; a finished one is only read.
-    quarantine: set damaged state aside, and restart the run if it is the run's own.  finished: is called at the
-    end with the fleet of a run in memory, whose models are trained.
-    Raises UsageError, RunFailed, StoreError.
+    config: a TOML file, its tables, or a parsed Config.
+    broker: `memory` (virtual time, one thread, bit-for-bit reproducible), or real processes in real time: `embedded`,
+    `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]`.
+    out: the run directory, needed for every broker except memory.  No other run may use it at the same time.
+    resume: whether to continue the run in that directory; a finished one is only read.
+    quarantine: whether to set damaged state aside.  If it is the run's own state, the run restarts.
+    trace: whether to keep the message log in the run directory.
+    finished: called at the end of a run in memory with its fleet, whose models are trained.
+
+    Raises UsageError, RunFailed or StoreError.
     """
     parsed = _parsed(config)
     if out is None:

@@ -85,7 +85,7 @@ LEAST_BYTES = 16 * 1024
 MOST_BYTES = 2**27
 """Size of the memory; frames that do not fit cross through the pipe."""
 NOWHERE = -1
-"""The file descriptor if there is no such memory."""
+"""The file descriptor without such memory."""
 
 
 class Placed(NamedTuple):

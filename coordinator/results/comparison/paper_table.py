@@ -51,8 +51,8 @@ def paper_table(
 ) -> Table:
     """The table for a paper.  columns: names of ACCURACIES and COSTS, NAME_difference, difference, or budgets (5MB).
 
-    latex: whether cells, headings and caption are LaTeX.  marked: whether the best value of a column is.
-    Raises UsageError for a name that is none.
+    latex: whether cells, headings and caption are LaTeX.  marked: whether the best value of a column is marked.
+    Raises UsageError for an unknown name.
     """
     found = [_column(comparison, name.strip()) for name in columns]
     cells = [[column.cell(line) for column in found] for line in comparison.lines]
@@ -120,10 +120,10 @@ def _difference(comparison: Comparison, line: MethodRuns, figure: str) -> PaperC
 
 
 def _best(comparison: Comparison, column: PaperColumn, cells: Sequence[PaperCell]) -> set[int]:
-    """The rows with the best value of a column, as it is written, and those that the seeds do not distinguish from it.
+    """The rows with the best value of a column, as written, and those that the seeds do not distinguish from it.
 
-    Those are the methods whose difference to the best, paired by seed, has a 95 % interval with 0 in it.  None where
-    there is nothing to compare, or where nothing is told apart.
+    The latter are the methods whose difference to the best, paired by seed, has a 95 % interval with 0 in it.  Empty if
+    nothing can be compared or distinguished.
     """
     shown = {row: round(cell.scale * cell.spread.mean, 2) for row, cell in enumerate(cells) if cell.spread is not None}
     if not column.better or len(shown) < 2:

@@ -91,9 +91,9 @@ def worst_performance(accuracy: Mapping[str, float]) -> float:
 def global_model(accuracy: Mapping[str, float]) -> float | None:
     """GM, FedNH's section on evaluation metrics: the accuracy of the global model on the balanced test.
 
-    accuracy: that of the global model on the shared test (`data.balance_test` makes it balanced), by device.  All of
-    them measure the same model, and GM is the value that they share.  There is none if their values differ (tests of
-    their own, or running statistics that stay on each device).
+    accuracy: that of the global model on the shared test (`data.balance_test` makes it balanced), by device.  All
+    devices measure the same model, and GM is their common value.  It is None if their values differ (own tests, or
+    running statistics that stay on each device).
     """
     found = set(accuracy.values())
     return found.pop() if len(found) == 1 else None

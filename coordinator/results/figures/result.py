@@ -22,7 +22,7 @@ METERED = {"flops": "flops", "s": "busy_s", "j": "energy_j"}
 """Metered quantities: the key names a total over all devices, as in `device_flops`; the value is the field of a
 DeviceResult."""
 JOINING = ("accuracy", "local_accuracy", "validation_accuracy")
-"""The measures by which a device's model is compared with the one that it joined with, the first that it has."""
+"""The metrics for comparing a device's model with the one that it joined with.  The first available one is used."""
 MOST_NAMED = 10
 """Maximum number of devices that a remark names one by one."""
 WORST_SHARE = 0.1
@@ -46,7 +46,7 @@ class DeviceResult:
     learns: bool = True
     """False for a device that can only teach; no mean includes it."""
     joined: bool = True
-    """False for a device of a simulation that never joined or was refused; whether it learns is then unknown."""
+    """False for a simulated device that never joined or was refused.  Then it is unknown whether it learns."""
     samples: int = 0
     test_samples: int = 0
     """Samples of its own test part, or 0 if it has none or did not report it."""
@@ -64,8 +64,8 @@ class DeviceResult:
     busy_s: float = 0.0
     """Seconds of computing: in a simulation by its board, over a broker as it measured them; 0 if unmeasured."""
     energy_j: float = 0.0
-    """Joules that it drew: in a simulation from the start to the end of the run by its board's profile, over a broker
-    while it trained, as it reported them; 0 if it is not metered."""
+    """Joules that it drew, or 0 if it is not metered.  In a simulation they cover the whole run, by its board's
+    profile.  Over a broker they cover its training, as it reported them."""
     joules_source: str = ""
     """Where the joules are from: `measured`, or its board's `profile`; empty without joules."""
     flops: int = 0
@@ -83,7 +83,7 @@ class DeviceResult:
     def since_joining(self) -> tuple[float, float] | None:
         """Accuracies of its own model before its first round and now, on the same samples, or None if one is unknown.
 
-        They are those of `test` where the device has one, else of its own test part, else of its validation part.
+        They are on `test` if the device has one, or else on its own test part, or else on its validation part.
         """
         for name, after in self._measured_now:
             before = self.joining.get(name)
@@ -103,7 +103,7 @@ class DeviceResult:
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """The classes that it holds samples of."""
+        """The classes of which it has samples."""
         return tuple(index for index, count in enumerate(self.class_counts) if count)
 
 
@@ -155,17 +155,17 @@ class Result:
     stopped: str = ""
     """Why the run was complete before its last round: a budget is spent, or a target reached; otherwise empty."""
     privacy: Mapping[str, Any] = field(default_factory=dict)
-    """What was promised about one training record, in methods that release sums with noise: mode, promise, and where it
-    holds for all devices epsilon, delta, unit and neighbours.  Empty: other methods promise nothing."""
+    """The promise about one training record, in methods that release sums with noise: mode, promise, and, if it holds
+    for all devices, epsilon, delta, unit and neighbours.  Empty for other methods, which promise nothing."""
     uplift: Mapping[str, Any] = field(default_factory=dict)
     """The federation's gain over its control group, as in `figures/uplift.py`, or empty without a group."""
     kinds: Mapping[str, Any] = field(default_factory=dict)
-    """Of rounds without an end, the devices by board, model, month of joining and class, as in `figures/kinds.py`."""
+    """In rounds without an end, the devices by board, model, month of joining and class, as in `figures/kinds.py`."""
     missed: tuple[Missed, ...] = ()
-    """Who missed which exchange, in the order in which they closed; the first MAX_MISSED of them."""
+    """Which device missed which exchange: the first MAX_MISSED cases, in the order in which exchanges closed."""
     card: Mapping[str, Any] = field(default_factory=dict)
-    """The data set's card: source, classes, shape and type of samples, how many there are, how they were divided.
-    Empty where devices brought their own data."""
+    """The data set's card: source, classes, shape, type and number of samples, and how they were divided.  Empty if
+    devices brought their own data."""
     class_names: tuple[str, ...] = ()
     """The names of the classes in their order, or empty if they have none."""
     insight: Insight | None = field(default=None, compare=False)

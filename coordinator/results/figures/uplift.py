@@ -64,13 +64,13 @@ class Uplift:
 def uplift(
     group: ControlGroup, figure: Compared | None = None, devices: Collection[str] | None = None
 ) -> Uplift | None:
-    """Return what is known of the uplift, or None if there is no control group.
+    """Return the uplift as far as it is known, or None without a control group.
 
-    figure: the accuracy that is compared; by default that on all held-out samples.  devices: those whose uplift is
-    asked for; by default all.
+    figure: the accuracy to compare, by default that on all held-out samples.
+    devices: those whose uplift is wanted, by default all.
 
-    Paired differences are used as soon as there are enough: those of devices that were in both groups, by Student's t.
-    Before that, the two groups are compared by Welch's t test, with its degrees of freedom rounded down.
+    If enough devices were in both groups, their paired differences are used, by Student's t.  Before that, the two
+    groups are compared by Welch's t test, with its degrees of freedom rounded down.
     """
     if group.period < 0:
         return None

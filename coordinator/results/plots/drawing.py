@@ -417,9 +417,9 @@ def _marked(points: int, first: int) -> list[int]:
 
 
 def label_lines(axes: Axes, ends: Sequence[LineEnd], *, beside: bool) -> None:
-    """Name the lines: at their ends, or beside the picture where they are many or end in the midst of others.
+    """Name the lines at their ends, or beside the picture if they are many or end among others.
 
-    In a picture for a paper the names stand below it, where they take no width.
+    In a picture for a paper the names are below it, where they take no width.
     """
     if chosen_look().for_paper:
         legend_below(axes)

@@ -53,7 +53,8 @@ class Averaging(Method[P]):
     share     w and the number of samples
     reduce    w^{t+1} = sum_i n_i w_i / sum_i n_i, in the first round a common start
 
-    Parameters: `start`; `weighting`, unless the class fixes it; `cached` and `max_slot_age`, where it offers slots.
+    Its parameters are `start`, also `weighting` unless the class fixes it, and `cached` and `max_slot_age` if it offers
+    slots.
     """
 
     exchanges = (Exchange(down=DOWN, up=UP),)

@@ -29,9 +29,9 @@ __all__ = ["ProxyFamily", "Range", "SlotAge", "Start", "Weighting"]
 Weighting: TypeAlias = Literal["samples", "uniform"]
 """How devices are weighted in a mean: by their samples, or all equally."""
 Start: TypeAlias = Literal["first", "equal"]
-"""In round 0 the federation has no weights yet.  `first`: all devices continue from the model of the contributor with
-the lowest number; `equal`: all devices start from equal weights (one file, one seed), so that round 0 is averaged.  A
-federation whose devices start equal (`federation.start`) has `equal` as the default of every method's `start`."""
+"""How round 0 begins, when the federation has no weights yet.  With `first` all devices continue from the model of the
+contributor with the lowest number.  With `equal` all devices start from equal weights (one file, one seed), so round 0
+is averaged.  If `federation.start` is equal, `equal` is the default of every method's `start`."""
 
 
 ProxyFamily: TypeAlias = Annotated[str, Text(200, r"[\w.:-]+", "a model family or MODULE:FACTORY")]
@@ -66,12 +66,14 @@ CAPABILITIES = (
     "sample-codes",
     "guidance-gradients",
 )
-"""The capabilities of a model: give logits; train on a gradient at its logits; give features; share the rows of its
-last layer with their bias; share them without bias; share all of its weights; compare directions in its last layer.
-`proxy`: the device has a second model beside its own, whose weights it shares in place of the own model's.
-`width`: run its last block at a share of its width.
+"""The capabilities of a model.
+`predict`: gives logits.  `logit-gradients`: trains on a gradient at its logits.  `features`: gives features.
+`head-rows`: shares the rows of its last layer with their bias.  `head-weights`: shares them without bias.
+`weights`: shares all of its weights.  `cosine-head`: compares directions in its last layer.
+`proxy`: the device has a second model beside its own, and shares its weights instead of the own model's.
+`width`: runs its last block at a share of its width.
 `sample-codes`: the device's owner lets codes and labels of its single samples leave.
-`guidance-gradients`: give the derivatives of its features and logits in a direction of its weights."""
+`guidance-gradients`: gives the derivatives of its features and logits in a direction of its weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +125,10 @@ class Description(Generic[P]):
     same_width: bool = False
     """Whether all models must have the federation's feature_dim: rows of different widths cannot be averaged (W12)."""
     holders_wanted: int = 0
-    """The number of holders that a class should have in a round; with fewer its row follows the last few devices
+    """The number of holders that a class should have in a round.  With fewer, its row follows the last few devices
     (W3).  1 means that one holder is enough, 0 that no class rows travel."""
     releases: bool = False
-    """Whether all uploads are releases under a device's privacy budget; a device with a budget takes part only in such
+    """Whether all uploads are releases under a device's privacy budget.  A device with a budget takes part only in such
     methods."""
     shares_weights: bool = False
     same_layout: bool = True
@@ -209,7 +211,7 @@ class Description(Generic[P]):
         return None
 
     def objection(self, hello: Hello) -> str:
-        """Return why a device may not take part, and after "; " the remedy, or "".
+        """Return why a device may not take part, then "; " and the remedy, or "" if it may.
 
         In a method that `releases` it is why the guarantee would not hold for the device, without a remedy.
         """

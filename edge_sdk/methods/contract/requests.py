@@ -41,8 +41,8 @@ class Public:
 
 Source: TypeAlias = Private | Public
 MeasuredModel: TypeAlias = Literal["personal", "global", "active"]
-"""A model whose accuracies are reported: `personal`, the device's own; `global`, the one that all devices share;
-`active`, the mean over the devices of a round, where the global model is the mean over all cached devices (FedKF)."""
+"""A model whose accuracies are reported: `personal` is the device's own, and `global` the one that all devices share.
+If the global model is the mean over all cached devices (FedKF), `active` is the mean over the devices of a round."""
 
 
 ModelRole: TypeAlias = Literal["own", "proxy"]
@@ -51,7 +51,7 @@ ModelRole: TypeAlias = Literal["own", "proxy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """Work that a method requests from its device: a frozen dataclass."""
+    """Work that a method requests from its device, as a frozen dataclass."""
 
     of: ModelRole = "own"
     computes: ClassVar[bool] = False
@@ -102,7 +102,7 @@ class Fit(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FitBoth(Request):
-    """Train the device's own model and the proxy together; answered with the coupling after the last mini-batch.
+    """Train the device's own model and the proxy together.  Answered with the coupling after the last mini-batch.
 
     For each row of the source both models infer, then each takes one step on its own objective.
     """
@@ -124,9 +124,9 @@ class ReadSplice(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteSplice(Request):
-    """From now on the own model's last layer reads rows (g, f, 1), g the features of the proxy and f its own.
+    """From now on the own model's last layer reads rows (g, f, 1): g are the proxy's features, f its own.
 
-    Predictions and evaluations of the device then use both models; Fit and FitBoth train each alone.
+    Predictions and evaluations of the device then use both models.  Fit and FitBoth train each separately.
     """
 
     rows: Floats  # (d, d_proxy + d + 1)
@@ -172,8 +172,9 @@ class EncodeSamples(Request):
 class ClassMeans(Request):
     """Answered with ClassRows: the mean of each class of the private data, as in inference, and its samples.
 
-    `rows`: what is averaged, `features` (m, d) or `probabilities` (m, k), the softmax of the logits.  A class with one
-    sample is left out where the model's feature of it is the sample itself.
+    rows: the quantity to average: `features` (m, d), or `probabilities` (m, k), the softmax of the logits.
+
+    A class with one sample is left out if the model's feature of it is the sample itself.
     """
 
     computes: ClassVar[bool] = True
@@ -184,7 +185,7 @@ class ClassMeans(Request):
 class ReleaseSums(Request):
     """Answered with a Released: the sums of all private samples by class, with noise, once for each version of them.
 
-    version: that of the last answer, to reuse it once the budget is spent, and to detect an old ledger.
+    version: of the last answer, to reuse it once the budget is spent, and to detect an old ledger.
     """
 
     clip: float
@@ -247,8 +248,8 @@ class HeadGradients(Request):
 class GuidanceGradients(Request):
     """Answered with ClassRows: how the loss on the quiz, after one step on the study batch, changes with its vectors.
 
-    The step is one of SGD on CE and the term; the gradient is that of the quiz's CE with respect to the term's rows, of
-    the classes in the study batch (FedL2G).  The model stays unchanged, and is run in inference mode.
+    The step is one of SGD on CE and the term.  The answer is the gradient of the quiz's CE with respect to the term's
+    rows of the classes in the study batch (FedL2G).  The model stays unchanged, and is run in inference mode.
     """
 
     computes: ClassVar[bool] = True
@@ -270,7 +271,7 @@ class ReadHead(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteHead(Request):
-    """Overwrite the rows of some classes; without a bias in `rows` the biases stay as they are."""
+    """Overwrite the rows of some classes.  Without a bias in `rows` the biases stay unchanged."""
 
     classes: Ints  # (m,)
     rows: Floats  # (m, d + 1), or (m, d)
@@ -295,9 +296,9 @@ class ReadWeights(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadChange(Request):
-    """Answered with LowRank: all trainable scalars less `base`, each matrix cut to a share of its energy.
+    """Answered with LowRank: all trainable scalars minus `base`, each matrix cut to a share of its energy.
 
-    Without a base it is answered with the scalars themselves, whole.
+    Without a base the answer is the scalars themselves, uncut.
     """
 
     base: Floats | None  # (p,)
@@ -306,7 +307,7 @@ class ReadChange(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteWeights(Request):
-    """Overwrite all trainable scalars, or those in front of the last layer; the optimiser's moments are reset."""
+    """Overwrite all trainable scalars, or those in front of the last layer, and reset the optimiser's moments."""
 
     values: Floats  # (p,)
     without_head: bool = False
@@ -321,7 +322,7 @@ class MeanLoss(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TermShares(Request):
-    """Answered with the share of each loss term in the gradient after a fit, on its last mini-batch: by name.
+    """Answered with the share of each loss term in the gradient, by name, after a fit, on its last mini-batch.
 
     A term's share is the norm of its gradient over the sum of all terms' norms.  It is measured after the fit, because
     a term that holds the model near its start has no gradient at the start.  The model stays unchanged.
@@ -340,11 +341,12 @@ class Report(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluate(Request):
-    """Measure the model as it is now; the figures go into this exchange's upload, for the given number of rounds.
+    """Measure the model as it is now.  The figures go into this exchange's upload, for the given number of rounds.
 
-    `accuracy`: on the whole test set.  `local_accuracy`: on its samples of classes that this device holds.
-    With prototypes also `prototype_accuracy`: on the latter samples, by the nearest given prototype of these classes
-    instead of by the head; and `prototype_accuracy_all`: on the whole test set, by the nearest of all given prototypes.
+    `accuracy` is on the whole test set, and `local_accuracy` on its samples of classes that this device holds.  With
+    prototypes there are two more, by the nearest prototype instead of by the head: `prototype_accuracy` on the samples
+    of `local_accuracy`, with the prototypes of their classes, and `prototype_accuracy_all` on the whole test set, with
+    all given prototypes.
     """
 
     computes: ClassVar[bool] = True
@@ -353,13 +355,13 @@ class Evaluate(Request):
     model: MeasuredModel = "personal"
     """The measured model."""
     predicts_by: Literal["head", "prototype"] = "head"
-    """How the model predicts: by its head, or the nearest of all given prototypes; then `head_accuracy` is that of its
-    head on the whole test set, and all other figures are by prototypes."""
+    """How the model predicts: by its head, or by the nearest of all given prototypes.  With prototypes `head_accuracy`
+    is that of its head on the whole test set, and all other figures are by prototypes."""
     of_own_classes: bool = True
-    """Whether figures may depend on the classes that this device holds, and on its held-out data; if not, only
+    """Whether figures may depend on the classes that this device holds, and on its held-out data.  If not, only
     `accuracy` is measured."""
     recorded: bool = True
-    """Whether the figures go into the upload; if not, they are only the answer, for an instrument, and not metered."""
+    """Whether the figures go into the upload.  If not, they are only the answer, for an instrument, and not metered."""
 
 
 def handler_of(kind: type[Request]) -> Handler:

@@ -164,7 +164,7 @@ class Graph:
 
 
 def read_graph(file: OnnxFile, name: str) -> Graph:
-    """Read a model from a path or from bytes.  Raises ModelError, beginning with `name`, for what is none."""
+    """Read a model from a path or from bytes.  Raises ModelError, which begins with `name`, for anything else."""
     folder = None if isinstance(file, bytes) else Path(fspath(file)).parent
     try:
         content = file if isinstance(file, bytes) else Path(fspath(file)).read_bytes()

@@ -93,7 +93,7 @@ def as_floats_in(graph: Graph, tensor: str, least: float | None) -> Graph:
 
 
 def with_rows(graph: Graph, layer: OutputLayer, rows: Floats) -> Graph:
-    """Return the graph with other weights in its last layer: rows (k, d + 1); all else stays as it is."""
+    """Return the graph with other weights in its last layer: rows (k, d + 1).  Everything else stays unchanged."""
     first, last = layer.operators[0], layer.operators[-1]
     at = graph.nodes.index(last)
     new, constants = _linear(layer.features, layer.logits, rows.astype(layer.dtype), _unused(graph))

@@ -47,7 +47,7 @@ class Constant:
     """The folder of the file, or None if the file came as bytes."""
 
     def values(self) -> NDArray[Any] | None:
-        """Return the values, or None where their type is none of KINDS.  Raises ModelError for damage."""
+        """Return the values, or None if their type is not in KINDS.  Raises ModelError for damage."""
         parts: dict[int, list[Field]] = {}
         for field in fields(memoryview(self.raw)):
             parts.setdefault(field.number, []).append(field)

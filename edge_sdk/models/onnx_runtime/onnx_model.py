@@ -34,8 +34,8 @@ _COPIES = 4
 class OnnxModel(BodyModel):
     """An .onnx file with a frozen body, under a head that is trained in numpy.
 
-    A classifier is split before its last linear layer, and the head starts from that layer's weights; an extractor
-    gets a head that is drawn from `seed`.
+    A classifier is split before its last linear layer, and the head starts from that layer's weights.  An extractor
+    gets a random head, drawn from `seed`.
     """
 
     def __init__(
@@ -56,19 +56,21 @@ class OnnxModel(BodyModel):
         head: Literal["linear", "cosine"] = "linear",
         train: str = "head",
     ) -> None:
-        """`file`: a path or the file's bytes; classes: their number, or None for a classifier, which has its own.
+        """Read and split a file.
 
-        features: the name of the tensor to split at, for other places than the last layer.  output: of several, the one
-        that gives scores, where the file does not tell.  input_shape: of a sample,
-        where the file leaves it open.  layout: the order of a picture's axes.  adapter: makes the inputs of one sample
-        (1, c, h, w), for files with several or unusual ones.  head: of logits, or of scaled cosines.
+        file: a path, or the file's bytes.
+        classes: the number of classes.  None takes it from a classifier.
+        features: the name of the tensor to split at, if not before the last layer.
+        output: the name of the output with the scores, if the file has several and does not mark it.
+        input_shape: of a sample, if the file leaves it open.
+        layout: the order of a picture's axes.
+        adapter: makes the file's inputs from one sample (1, c, h, w), for files with several or unusual inputs.
+        head: "linear" for logits, "cosine" for scaled cosines.
+        train: the layers that learn: the `head` alone, `all` layers, the last ones with the head (`last-4`), or all
+        from a named layer, weight or tensor on.  Statistics of batches stay as they are in the file.
+        flops_per_sample, note: replace the file's metadata entry `flops_per_sample` and its description.
 
-        train: what learns: the head alone, `all` layers, the last ones with it (`last-4`), or those from a layer,
-        weight or tensor of this name on.  Statistics of batches stay as they are in the file.
-
-        `flops_per_sample` and `note` tell of it what the file itself does not (its metadata entry `flops_per_sample`,
-        its description).  Raises ModelError for a file that cannot be used so, UsageError for
-        anything else than a file.
+        Raises ModelError for a file that cannot be used like this, and UsageError for anything that is not a file.
         """
         if not isinstance(file, str | PathLike | bytes):
             raise UsageError(f"OnnxModel: found {type(file).__name__}: give the path of an .onnx file, or its bytes")
@@ -150,7 +152,7 @@ class OnnxModel(BodyModel):
 
 
 class OnnxTeacher(PredictOnly):
-    """A finished classifier from an .onnx file: it can teach the logit methods, and does not learn."""
+    """A finished classifier from an .onnx file.  It can teach in logit methods, and does not learn."""
 
     def __init__(
         self,
@@ -166,10 +168,12 @@ class OnnxTeacher(PredictOnly):
         flops_per_sample: int = 0,
         note: str = "",
     ) -> None:
-        """`classifier`: a path or the file's bytes, gives logits or probabilities (n, k).
+        """Load a file.
 
-        output: of several, the one that gives them, where the file does not tell.  Raises ModelError where the file
-        does not load or does not give one number per class.
+        classifier: a path, or the file's bytes.  It returns logits or probabilities (n, k).
+        output: the name of the output with these, if the file has several and does not mark it.
+
+        Raises ModelError if the file does not load, or does not return one number per class.
         """
         graph = read_graph(classifier, name)
         opens = partial(OnnxSession, name=name, input_shape=input_shape, layout=layout, adapter=adapter)

@@ -66,10 +66,10 @@ class OnnxSession:
     def rows(self, x: Floats) -> Floats:
         """(n, c, h, w) -> (n, width).
 
-        One sample at a time.  What a sample gives must not depend on its neighbours, or a device that restarts with an
-        empty cache would not repeat its own bits; matrix kernels differ between batch sizes and between places in a
-        batch.  So a file that fixes a larger batch, and computes something else with another, is given one sample as
-        often as the batch is long.
+        One sample at a time.  A sample's result must not depend on its neighbours; otherwise a device that restarts
+        with an empty cache would not repeat its own bits.  Matrix kernels differ between batch sizes and between places
+        in a batch.  So if a file fixes a larger batch, and gives other results for another size, the batch is filled
+        with copies of one sample.
         """
         self.inputs.check(x)
         out = np.empty((len(x), self.width), np.float32)

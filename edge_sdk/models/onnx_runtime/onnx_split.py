@@ -28,8 +28,8 @@ from edge_sdk.models.onnx_file.inputs import Adapter, Layout
 from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession, digest_of
 
 How = Literal["layer", "outputs", "new"]
-"""layer: the file's last linear layer is the head; outputs: the head starts as the identity on the file's outputs;
-new: the head is drawn at random."""
+"""How the head starts: `layer`, as the file's last linear layer; `outputs`, as the identity on the file's outputs; or
+`new`, at random."""
 Gives = Literal["logits", "probabilities", "log-probabilities"]
 Opens: TypeAlias = Callable[[Graph], OnnxSession]
 _QUANTISED_SUM = 0.05
@@ -141,12 +141,16 @@ def split_file(
     layout: Layout,
     adapter: Adapter | None,
 ) -> Split:
-    """Find the body and the head of a file for a federation with this number of classes, or None for the file's own.
+    """Find the body and the head of a file.
 
-    A classifier with as many classes is split before its last linear layer.  Where it has none, such as one that ends
-    in a convolution and a mean, its outputs are the features, or the logarithms of those that are probabilities, and
-    the head starts as the identity.  `features` names a tensor to split at.  All other files are extractors.
-    Raises ModelError where nothing of this fits.
+    classes: the federation's number of classes, or None for the file's own.
+    features: names a tensor to split at.
+
+    A classifier with this number of classes is split before its last linear layer.  A classifier without such a layer,
+    for example one that ends in a convolution and a mean, uses its outputs as features, or their logarithms if they are
+    probabilities.  Its head starts as the identity.  All other files are extractors.
+
+    Raises ModelError for a file that fits none of these cases.
     """
     name = graph.name
     if classes is not None and classes < 1:

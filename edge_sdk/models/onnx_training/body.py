@@ -421,9 +421,9 @@ class GraphBody(FlatPart):
 
     @cached_property
     def most(self) -> int:
-        """How many samples one pass may take: a file may hold the size of its batch in many places.
+        """The maximum number of samples in one pass, because a file may contain its batch size in many places.
 
-        Found when it is first asked for: with large samples, the passes that tell it take long.
+        It is determined at the first use, because with large samples the necessary passes take long.
         """
         if self._inputs.most:
             return self._inputs.most

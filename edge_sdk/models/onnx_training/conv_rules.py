@@ -167,10 +167,10 @@ def _met(to: Emitter, turned: str, at: Sequence[int], window: KernelWindow) -> s
 
 
 def _depthwise_weight(to: Emitter, slope: str, x: str, shape: Shape, window: KernelWindow) -> str:
-    """Emit it where each channel has a kernel (c, 1, ..., l) of its own.
+    """Emit it for a kernel (c, 1, ..., l) per channel.
 
-    For each channel, the products of all slopes with the rows of the input that they come from, as one product of
-    matrices; then those of one number of the kernel are added up.
+    For each channel, one product of matrices multiplies all slopes with the rows of the input that they come from.
+    Then the products that belong to one number of the kernel are added up.
     """
     (n, c), k, p = to.shape(x)[:2], window.kernel[-1], window.output[-1]
     space = [*range(2, len(shape))]

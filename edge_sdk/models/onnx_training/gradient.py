@@ -148,8 +148,8 @@ def learnable(
 ) -> tuple[tuple[str, ...], str]:
     """Return the weights that can learn, and the operator that freezes the others, or "" if none does.
 
-    An operator without a rule, or one that gives a tensor in `stuck`, freezes everything before it: a weight with a
-    second way round it would learn from a slope that is not its own.
+    An operator without a rule, or one that outputs a tensor in `stuck`, freezes everything before it.  Otherwise a
+    weight with a second path around it would learn from an incomplete slope.
     """
     left, blocked = list(weights), ""
     before: dict[str, set[str]] = {name: {name} for name in weights}

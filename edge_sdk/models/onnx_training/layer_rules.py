@@ -20,8 +20,8 @@ from edge_sdk.models.onnx_training.rules import NotDifferentiable, Slopes, first
 def _max_pool(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     """Give each slope back to the first largest number of its window.
 
-    A second output of the pool names their places, which takes the runtime ten times as long as the pool: windows
-    that lie side by side are compared with their largest number in its place.
+    A second output of the pool would name the places, but takes the runtime ten times as long as the pool.  So adjacent
+    windows are compared with their largest number instead.
     """
     slope, (x, y) = first(slopes), (node.inputs[0], node.outputs[0])
     shape = to.shape(x)

@@ -1,7 +1,7 @@
 """The backward pass of each operator: given the slope of its output, the slopes of its inputs.
 
-A rule emits ordinary ONNX operators.  It returns a slope for each input, or None for an input that has none (whole
-numbers, constants) or that nothing asks for.  Shapes are those of the pass at hand, so that axes and sizes are
+A rule emits ordinary ONNX operators.  It returns a slope for each input, or None for an input without one (whole
+numbers, constants) or whose slope is not needed.  Shapes are those of the current pass, so axes and sizes are
 constants.
 """
 

@@ -282,10 +282,10 @@ def _within_1(out: Tensor) -> bool:
 def _stays_within_1(
     net: nn.Module, x: Tensor, out: Tensor, where: str | int | None, declared: SampleKind | None
 ) -> bool:
-    """Whether a net gives probabilities: numbers from 0 to 1 that vary, also for samples for which logits do not.
+    """Whether a net gives probabilities: varying numbers that stay from 0 to 1 where logits would not.
 
-    Samples are those of a probe (n, c, h, w), for which it gave `out` (n, k), some of 0 and 1, which are ids, too, and
-    random ones; those that the net does not take are left out.
+    It is run on the samples of a probe (n, c, h, w), for which it gave `out` (n, k), on some of 0 and 1, which are also
+    ids, and on random ones.  Samples that the net does not take are left out.
     """
     rng = torch.Generator().manual_seed(0)
     shape = (_SPREAD_ROWS, *x.shape[1:])
@@ -327,8 +327,8 @@ TABLE, CAST = "its Embedding", "its forward(), which makes whole numbers of its 
 def takes_ids(net: nn.Module, shape: tuple[int, ...]) -> str:
     """Return the layer that takes the values of samples (c, h, w) as whole numbers, or empty if none does.
 
-    A sample of zeros and one of ones are run: a table of positions is given the same numbers for both, and a net that
-    makes whole numbers of fractions itself, as x * 255, has others.
+    The net is run on a sample of zeros and one of ones.  A table of positions receives the same numbers for both.  If a
+    net turns fractions into whole numbers itself, as x * 255, its table receives other numbers.
     """
     tables = [layer for layer in net.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
     if not tables and all(type(layer).__module__.startswith("torch.nn.") for layer in net.modules()):

@@ -89,10 +89,10 @@ _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class TorchModel:
-    """Any net in torch; its capabilities follow from its layers.
+    """Any torch net.  Its capabilities follow from its layers.
 
-    Features are the output of the layer named `features`, or the input of the last nn.Linear that runs; a net without
-    either has none to give.  Head rows are those of the last nn.Linear, if it turns the features into the logits.
+    Features are the output of the layer named `features`, or the input of the last nn.Linear that runs.  A net without
+    either gives no features.  Head rows are those of the last nn.Linear, if it turns the features into the logits.
     A net without trainable parameters only predicts.
     """
 
@@ -110,22 +110,23 @@ class TorchModel:
         head: Literal["linear", "cosine"] = "linear",
         outputs: Outputs = "logits",
     ) -> None:
-        """`net` is taken over: moved to `device` and trained in place, out of torch.compile, DataParallel and the like.
+        """Wrap a net.
 
-        With head = "cosine" its last nn.Linear becomes a CosineHead, which compares directions (FedNH needs one), and
-        features are those of length 1 that it is given.
+        net: moved to `device`, and trained in place.  It is taken out of torch.compile, DataParallel and the like.
+        input_shape: (c, h, w) of a sample, or its shape in a declared kind, such as (t, d).  With it one sample is run,
+        which checks the number of logits and measures features and cost.  Without it wrong logits show at the first
+        batch, and the last nn.Linear counts as the one that makes the logits.
+        features: the name of the layer with the features.
+        preprocess: with a declared kind, `net` receives series (b, t, d), vectors (b, d), or ids of tokens (b, t) as
+        int64.
+        head: with "cosine" the last nn.Linear becomes a CosineHead, which compares directions (FedNH needs one), and
+        features are its inputs, scaled to length 1.
+        outputs: what `net` returns: logits, or probabilities, whose logarithms are the logits.  In a tuple, a dict or a
+        ModelOutput, the logits are the output of that name, or of the right width.  The spec's note names it.
 
-        outputs: what `net` gives.  Of probabilities the logarithms are the logits.  Of a tuple, a dict or a ModelOutput
-        the logits are taken, and named in the spec's note: the output of that name, or the one of the right width.
-
-        preprocess: with a declared kind, `net` takes series (b, t, d), vectors (b, d), and ids of tokens (b, t) as
-        int64, and `input_shape` is that of one sample, such as (t, d).
-
-        With `input_shape` (c, h, w) one sample is run, which checks the number of logits and measures features
-        and cost; without it, wrong logits show at the first batch, and the last nn.Linear is taken to make the logits.
-        Raises ModelError where the net does not fit, for weights that are not finite, for probabilities that `outputs`
-        does not name, and where preprocess makes fractions of the ids that an nn.Embedding takes.  A net that writes
-        into its input is refused here, or else at the first samples.
+        Raises ModelError if the net does not fit, if a weight is not finite, if it returns probabilities that `outputs`
+        does not name, and if preprocess turns ids for an nn.Embedding into fractions.  A net that changes its input
+        is refused here, or at the first samples.
         """
         check_head(head)
         if outputs not in ("logits", "probabilities"):

@@ -3,11 +3,11 @@
 paho reads the socket five times per packet, and creates an object with all 27 properties of MQTT 5 for each incoming
 message, and two for each outgoing one.  A device wakes up for one frame at a time, when all this code has left the
 processor's caches.  LeanClient reads the socket in large pieces, parses messages itself, and passes all other packets
-to paho, whole and one at a time.  Receiving a message of 200 bytes takes 9 us of CPU time in place of paho's 58;
-one of 40 kB, 23 in place of 90 (paho 2.2; medians of nine runs of 400 messages through a socket pair, at load 16).
+to paho, whole and one at a time.  Receiving a message of 200 bytes takes 9 us of CPU time instead of paho's 58, and
+one of 40 kB takes 23 instead of 90 (paho 2.2; medians of nine runs of 400 messages through a socket pair, at load 16).
 
-`SocketLoop` takes the place of paho's loop, which waits in select(), and select() fails silently for file numbers above
-1023.  It uses the platform's best selector, and can pause reading.
+`SocketLoop` replaces paho's loop, which waits in select(), and select() fails silently for file numbers above 1023.  It
+uses the platform's best selector, and can pause reading.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ flag."""
 _DISCONNECT, _REASON_STRING = 0xE0, 0x1F
 """The first byte of a DISCONNECT, and the property with words for its reason."""
 _PUBACK, _TOO_LARGE, _UNSPECIFIED = 0x40, 0x95, 0x80
-"""The first byte of a PUBACK, and two reasons: "packet too large", which mosquitto sends above its message_size_limit,
-although MQTT 5 does not allow it there, so that paho breaks the connection; and "unspecified error", which paho
-accepts."""
+"""The first byte of a PUBACK, and two reasons.  mosquitto sends "packet too large" above its message_size_limit.
+MQTT 5 does not allow it there, so paho breaks the connection.  paho accepts "unspecified error"."""
 _LENGTH_BYTES = 4
 """The maximum number of bytes of a packet's length field, which follows the byte for its kind."""
 

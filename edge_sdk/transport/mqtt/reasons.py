@@ -30,7 +30,7 @@ class DisconnectReason:
     final: bool = False
     """Whether a retry is pointless."""
     slow: bool = False
-    """Whether to retry only after some time, because somebody must set a clock or renew a certificate first."""
+    """Whether to retry only after some time, because a clock must be set or a certificate renewed first."""
     taken_over: bool = False
     """Another client has connected with this client's id."""
     unexplained: bool = False

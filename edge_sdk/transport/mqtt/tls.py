@@ -52,11 +52,11 @@ OF_LAB = CertificateAdvice(
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files for a broker at mqtts://; they are read for each connection, so renewing them needs no restart.
+    """PEM files for a broker at mqtts://.  They are read for each connection, so renewing them needs no restart.
 
-    ca: the authorities that may sign the broker's certificate; by default those that the system trusts.
+    ca: the authorities that may sign the broker's certificate.  By default those that the system trusts.
     certificate: this client's certificate with the chain up to its authority, if the broker demands one.
-    key: the private key of that certificate, without a pass phrase; by default in the file of the certificate.
+    key: the private key of that certificate, without a pass phrase.  By default in the file of the certificate.
     """
 
     ca: str | Path | None = None

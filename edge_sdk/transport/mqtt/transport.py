@@ -62,7 +62,7 @@ _ANSWER_TIMEOUT_S = 10.0
 
 
 class MqttTransport(ReconnectingTransport):
-    """The connection of one MQTT client; it reconnects until closed, after random pauses of up to 0.2 s to 30 s.
+    """The connection of one MQTT client.  It reconnects until closed, after random pauses of up to 0.2 s to 30 s.
 
     Frames longer than 64 KiB, or than the broker accepts in one message, are sent in chunks and arrive whole.  A frame
     is lost if the connection is down, or breaks before the broker has acknowledged it.  So send it again on each
@@ -71,12 +71,14 @@ class MqttTransport(ReconnectingTransport):
     Frames that the broker kept in its session may arrive before `Connected`.  Frames on topics without a subscription
     never arrive.
 
-    clean: whether the broker forgets this client's session at a disconnect.  fresh: whether the first connection drops
-    the frames that the broker kept for an earlier process with this id.  manual_ack: whether the broker keeps a frame,
-    and delivers it again after a reconnect, until its `acknowledge` is called; chunks are always acknowledged at once,
-    because brokers stop after a few unacknowledged messages.  seed: for the random pauses.  pace: limits the rate of
-    publishing.  expires_s: seconds after which a broker that speaks MQTT 5 drops an undelivered frame.  chunk_file:
-    remembers across processes that the broker accepts only short chunks.
+    clean: whether the broker forgets this client's session at a disconnect.
+    fresh: whether the first connection drops the frames that the broker kept for an earlier process with this id.
+    manual_ack: whether the broker keeps a frame, and delivers it again after a reconnect, until its `acknowledge` is
+    called.  Chunks are always acknowledged at once, because brokers stop after a few unacknowledged messages.
+    seed: for the random pauses.
+    pace: limits the rate of publishing.
+    expires_s: seconds after which a broker that speaks MQTT 5 drops an undelivered frame.
+    chunk_file: remembers across processes that the broker accepts only short chunks.
 
     Raises UsageError for an invalid broker URL, and for unusable TLS files.
     """

@@ -23,7 +23,7 @@ from edge_sim.data.sources.base import SourceData
 from edge_sim.data.sources.folder import REMEDY
 
 TEST_SPLITS = ("test", "validation", "valid")
-"""Names of the part that becomes the test, the first that there is."""
+"""Names of the part that becomes the test.  The first existing one is used."""
 
 
 class Columns(NamedTuple):
