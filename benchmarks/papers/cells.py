@@ -9,6 +9,7 @@ import math
 import os
 import re
 import statistics
+import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ DATA = Path(__file__).parents[2] / "data"
 """The folder of npz files, where EDGE_DATA names no other; git ignores it."""
 RUNS = Path(__file__).parents[2] / "runs" / "papers"
 """The run folders of cells, for pictures; git ignores it."""
+CODE = ("edge_sdk", "coordinator", "edge_sim", "benchmarks/papers")
+"""The folders whose code a row depends on."""
 DIGEST = "cell.txt"
 """The file of a run folder that holds its cell's digest."""
 ACCURACIES = {
@@ -336,7 +339,9 @@ def measured(cell: Cell, runs: Path) -> dict[str, object]:
         REACHED: json.dumps(reached(result), separators=(",", ":")),
         "cpu_s": round(spent, 1),
         "settings": digest,
-        "versions": "; ".join(f"{name} {version}" for name, version in {**versions(), **_instruction_set()}.items()),
+        "versions": "; ".join(
+            f"{name} {version}" for name, version in {**versions(), **code_version(), **_instruction_set()}.items()
+        ),
         "command": cell.command,
     }
 
@@ -363,6 +368,18 @@ def _deviation(result: Result) -> float | None:
     last = next((entry.pm_l for entry in reversed(result.history) if entry.pm_l), {})
     values = result.learned(last).values()
     return statistics.pstdev(values) if values else None
+
+
+def code_version(folder: Path = Path(__file__).parents[2]) -> dict[str, str]:
+    """Return the commit that gave a row, and `changed` where the code differs from it; nothing outside a checkout."""
+    git = ("git", "-C", str(folder))
+    try:
+        commit = subprocess.run([*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=True)
+        code = [*git, "status", "--porcelain", "--untracked-files=no", "--", *(f":/{each}" for each in CODE)]
+        changed = subprocess.run(code, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return {"commit": commit.stdout.strip() + (" changed" if changed.stdout else "")}
 
 
 def _instruction_set() -> dict[str, str]:

@@ -16,10 +16,8 @@ def _classes(count: int) -> Setting:
     return Setting(f"classes-{count}", {"partition.classes_per_device": count}, lines=("fedproto", "fedssa"), cost_s=50)
 
 
-def _participants(count: int, cost_s: float) -> Setting:
-    return Setting(
-        f"participants-{count}", {"federation.participants": count}, lines=("fedproto", "fedssa"), cost_s=cost_s
-    )
+def _participants(count: int, cost_s: float, *more: str) -> Setting:
+    return Setting(f"participants-{count}", {"federation.participants": count}, lines=(*BOTH, *more), cost_s=cost_s)
 
 
 OTHERS = ("fml", "fedkd", "fedproto", "fedclassavg", "fd")
@@ -34,6 +32,9 @@ AS_ALONE = (
     "that, which ours never are"
 )
 BOTH = ("fedssa", "fedproto")
+ALL_TEN = (*CONVERGED, "fd", "fedssa-case-a", "fedssa-case-b")
+SWEPT = ("fedssa-case-b", "fedssa-t-10", "fedssa-t-50", "fedssa-t-50-mu-0.9")
+"""Own rows for longer and with more weight, where 30 of 100 devices in a round let them act."""
 MIXED = (*CONVERGED, "fedssa-case-a", "fedssa-case-b")
 MORE_STEPS = (
     "with a fixed number of rounds a device trains in more of them the more take part (10, 30 and 50 here), which "
@@ -148,6 +149,9 @@ TABLE2 = Table(
             {"method.fedssa.mu0": 0.0, "method.fedssa.takes": "all", "method.fedssa.down": "all"},
         ),
         Line("fedssa-case-b", "fedssa", {"method.fedssa.mu0": 0.0}),
+        Line("fedssa-t-10", "fedssa", {"method.fedssa.t_stable": 10}),
+        Line("fedssa-t-50", "fedssa", {"method.fedssa.t_stable": 50}),
+        Line("fedssa-t-50-mu-0.9", "fedssa", {"method.fedssa.t_stable": 50, "method.fedssa.mu0": 0.9}),
         Line("fml", cost=1.8),
         Line("fedkd", cost=2),
         Line("fedclassavg", cost=1.4),
@@ -192,10 +196,11 @@ TABLE2 = Table(
                 "fedssa-case-a": {"local_accuracy": 96.36},
                 "fedssa-case-b": {"local_accuracy": 93.01},
             },
+            lines=ALL_TEN,
             cost_s=90,
         ),
         *(_classes(count) for count in (4, 6, 8, 10)),
-        _participants(30, 160),
+        _participants(30, 160, *SWEPT),
         _participants(50, 250),
     ),
     claims=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -374,6 +375,23 @@ def test_a_row_names_the_instruction_set(tiny: Table, tmp_path: Path) -> None:
     out = tmp_path / "papers.md"
     run_tiny(tiny, out, "--seeds", "0", "--method", "local")
     assert kept(out)[0]["versions"].endswith(f"; cpu {torch.backends.cpu.get_cpu_capability()}")
+
+
+def test_a_row_names_the_commit_and_whether_the_code_differs_from_it(tmp_path: Path) -> None:
+    for name in cells.CODE:
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "code.py").write_text("one = 1\n")
+    assert cells.code_version(tmp_path) == {}  # not a checkout
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org")
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+    (tmp_path / "notes.md").write_text("not code")
+    (commit,) = cells.code_version(tmp_path).values()
+    assert len(commit) == 10
+    assert head.startswith(commit)
+    (tmp_path / cells.CODE[0] / "code.py").write_text("one = 2\n")
+    assert cells.code_version(tmp_path) == {"commit": f"{commit} changed"}
 
 
 def as_kept(table: Table) -> dict[str, str]:
