@@ -10,6 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, cast
 
+from coordinator.record import saved_record
 from coordinator.record.control_group import drawn, drawn_line
 from coordinator.record.run_record import FleetWork
 from coordinator.rounds import (
@@ -239,7 +240,9 @@ class CommandHandler:
         if at.exchange or state.closing or state.folded or not (line := self._begin_period(at.round)):
             return
         try:
-            self._ledger.checkpoint(at.round, storage.serialise(self._reduction.state), self._record.to_json())
+            self._ledger.checkpoint(
+                at.round, storage.serialise(self._reduction.state), saved_record.to_json(self._record)
+            )
         except StoreError:
             self._record.control = group  # the invitation will be repeated
             raise
@@ -263,7 +266,7 @@ class CommandHandler:
             return
         self._aggregation.screen.fix_cap()
         try:
-            self._ledger.checkpoint(at.round, storage.serialise(self._reduction.state), record.to_json())
+            self._ledger.checkpoint(at.round, storage.serialise(self._reduction.state), saved_record.to_json(record))
         except StoreError:
             record.count_cap = None  # the invitation will be repeated
             raise
@@ -286,7 +289,12 @@ class CommandHandler:
         state_bytes = storage.serialise(self._reduction.state)
         rolled = self._context.pacing.completed() if state.policy.forever else None
         self._ledger.checkpoint(
-            done.round + 1, state_bytes, record.to_json(), slots, record.new_history(), rolled=rolled
+            done.round + 1,
+            state_bytes,
+            saved_record.to_json(record),
+            slots,
+            saved_record.new_history(record),
+            rolled=rolled,
         )
         record.saved()
         self._orders.delete_forgotten(self._registry)

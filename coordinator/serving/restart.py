@@ -14,6 +14,7 @@ from typing import Any
 
 from coordinator import rounds
 from coordinator.ledger import Ledger
+from coordinator.record import saved_record
 from coordinator.record.periods import Periods
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPolicy, RoundState
@@ -129,7 +130,7 @@ def _read(
     record, round_ = RunRecord(), 0
     checkpoint = ledger.last_checkpoint()
     if checkpoint is not None:
-        record = RunRecord.from_json(checkpoint.record, checkpoint.history, Periods.restored(checkpoint.periods))
+        record = saved_record.from_json(checkpoint.record, checkpoint.history, Periods.restored(checkpoint.periods))
         round_ = checkpoint.round
         reduction.load(checkpoint.state)
     versions = EarlierVersions(ledger, reduction, policy) if policy.buffer else None
