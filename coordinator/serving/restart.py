@@ -28,7 +28,8 @@ from edge_sdk.errors import EmptyRound, RemoteProtocolError, StoreError, UsageEr
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec, storage
-from edge_sdk.protocol.messages import FOREVER, ControlAnswer, CoordinatorStatus, FederationSpec, Inquiry
+from edge_sdk.protocol.messages import FOREVER, CoordinatorStatus, FederationSpec
+from edge_sdk.protocol.operator_messages import ControlAnswer, Inquiry
 from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.reductions.influence import RobustTable
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport

@@ -21,18 +21,9 @@ from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.knowledge import Payload
-from edge_sdk.protocol.messages import (
-    Assign,
-    ControlAnswer,
-    CoordinatorStatus,
-    LogRequest,
-    Message,
-    PublicBlock,
-    Receipt,
-    Refusal,
-    Welcome,
-)
+from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Message, PublicBlock, Receipt, Refusal, Welcome
 from edge_sdk.protocol.model_offers import ModelOffer
+from edge_sdk.protocol.operator_messages import ControlAnswer, LogRequest
 from edge_sdk.transport.base import Transport, Will
 from edge_sdk.transport.chunks import CHUNK_BYTES
 

@@ -64,16 +64,8 @@ from edge_sdk.protocol.entry_guard import is_told, legible
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.messages import (
-    Control,
-    FederationSpec,
-    Hello,
-    Inquiry,
-    LogLines,
-    PublicBlock,
-    PublicRequest,
-    Upload,
-)
+from edge_sdk.protocol.messages import FederationSpec, Hello, PublicBlock, PublicRequest, Upload
+from edge_sdk.protocol.operator_messages import Control, Inquiry, LogLines
 from edge_sdk.reductions import Combining
 from edge_sdk.reductions.influence import PAPER, UNITS, RobustTable
 from edge_sdk.terminal import LineBudget
