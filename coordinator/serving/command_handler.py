@@ -42,7 +42,6 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.knowledge import Payload, Slot
 from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
-from edge_sdk.protocol.transforms import Chain
 from edge_sdk.protocol.wires import Exchange, check_roles, down_slots, expectation, expected_weights
 from edge_sdk.transport.base import Incoming
 
@@ -66,7 +65,6 @@ class CommandHandler:
         *,
         reduction: Reduction,
         aggregation: Aggregation,
-        chain: Chain,
         sender: Sender,
         work: Callable[[], FleetWork],
     ) -> None:
@@ -74,7 +72,7 @@ class CommandHandler:
         self._context, self._sender, self._work = context, sender, work
         self._spec, self._ledger, self._registry = context.spec, context.ledger, context.registry
         self._record, self._warnings, self._orders = context.record, context.warnings, context.orders
-        self._reduction, self._aggregation, self._chain = reduction, aggregation, chain
+        self._reduction, self._aggregation, self._coding = reduction, aggregation, reduction.coding
         self._checks = AssignChecks(context.spec, reduction.method)
         self._withholding: dict[str, str] = {}
         """The devices whose last upload was withheld, and why."""
@@ -155,7 +153,7 @@ class CommandHandler:
         try:
             shared = self._reduction.common(at)
             self._checks.check_common(at, self._registry.hellos[federated[0]], shared)
-            common = self._sender.packed_common(self._chain.apply(shared), at, anybody=federated[0])
+            common = self._sender.packed_common(self._coding.apply(shared), at, anybody=federated[0])
             self._record.travelled("down", shared, times=len(federated))
             for device in federated:
                 personal = self._reduction.personal(at, self._registry.numbers[device])
@@ -163,7 +161,7 @@ class CommandHandler:
                 if personal:
                     self._record.travelled("down", personal)
                 if not self._sender.repeat(device, at):
-                    self._sender.assign(device, at, common, self._chain.apply(personal), invite.left_s, after)
+                    self._sender.assign(device, at, common, self._coding.apply(personal), invite.left_s, after)
         except LocalProtocolError as error:
             return Broken(f"round {at.round}: nothing legal to send: {error}")
         return None

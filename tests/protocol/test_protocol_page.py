@@ -23,7 +23,7 @@ from edge_sdk.device.link import uplink
 from edge_sdk.methods.contract.base import CAPABILITIES, Method, Slot
 from edge_sdk.methods.contract.registry import load_method, method_names
 from edge_sdk.protocol import knowledge, low_rank, messages, model_offers, operator_messages, sample_knowledge, topics
-from edge_sdk.protocol.encodings import ENCODINGS, decode_floats
+from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.frames import codec, scan, schema
 from edge_sdk.protocol.frames.leaves import PRINTABLE, Blob, Integer, Packed, Real, Tensor, Text
 from edge_sdk.protocol.frames.quantised import Coded, coded
@@ -177,7 +177,7 @@ def test_the_encodings_are_those_of_the_code():
     for name, raw in shown:
         encoding = ENCODINGS[name]
         assert bytes.fromhex(raw) == msgpack.packb(encode(encoding.encode(x), name))
-        assert abs(decode_floats(encoding, decode(msgpack.unpackb(bytes.fromhex(raw)), name)) - x).max() <= 0.4
+        assert abs(encoding.decoded(decode(msgpack.unpackb(bytes.fromhex(raw)), name)) - x).max() <= 0.4
 
 
 def test_the_words_are_those_of_the_code():
