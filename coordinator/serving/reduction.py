@@ -56,14 +56,10 @@ class Reduction:
         """The payloads by role for the device with this number alone."""
         return self.method.personal(self.state, at, number)
 
-    def undone(self, upload: Upload) -> Upload:
-        """The upload with its transforms undone: the knowledge as the method on the device returned it."""
-        return self.coding.received(upload, "knowledge")
-
     def stored(self, frame: bytes) -> Upload | None:
         """The upload in a frame of the ledger, with its transforms undone, or None if it is not an upload."""
         message = codec.decode(frame, self._limits).message
-        return self.undone(message) if isinstance(message, Upload) else None
+        return self.coding.received(message, "knowledge") if isinstance(message, Upload) else None
 
     def kept(self, place: ExchangeId, device: str) -> Upload | None:
         """The upload of a device to this exchange, from the ledger."""

@@ -561,7 +561,7 @@ class Server:
         if place == self.rounds.place or ageing:
             try:
                 with legible():
-                    upload = self.reduction.undone(upload)
+                    upload = self.reduction.coding.received(upload, "knowledge")
                     alone = self.record.control.was_alone(upload.device, place.round)
                     self._demands.check(upload, hello, place, closing=self.rounds.closing, alone=alone)
             except RemoteProtocolError as error:
