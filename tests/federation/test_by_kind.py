@@ -100,7 +100,7 @@ def test_the_lines_name_all_of_it() -> None:
 
 def test_a_restart_keeps_it_and_an_older_coordinator_reads_what_it_knows() -> None:
     found = record()
-    plain = json.loads(json.dumps(found.to_json()))
+    plain = json.loads(json.dumps(saved_record.to_json(found)))
     again = saved_record.from_json(plain, {})
     assert by_kind(again) == by_kind(found)
     older = {name: value for name, value in plain.items() if name not in ("kinds", "control_later")}

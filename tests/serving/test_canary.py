@@ -160,7 +160,7 @@ def test_a_restart_forgets_nothing() -> None:
     before.after(*[(0.9, 0.9)] * HELD_ROUNDS)
     kept, again = json.loads(json.dumps(before.to_json())), Scripted()
     again.restore(kept)
-    assert saved_record.to_json(again) == kept
+    assert again.to_json() == kept
     assert again.after((0.0, 0.9)) == before.after((0.0, 0.9)) != [""]
     again.after((0.9, 0.9))
     again.restore({})
