@@ -16,8 +16,8 @@ from edge_sdk.methods.contract.base import Method
 from edge_sdk.methods.contract.registry import requests_of, why_in_rounds
 from edge_sdk.methods.contract.requests import ReadSplice
 from edge_sdk.protocol.frames.leaves import ABOVE_0
-from edge_sdk.protocol.frames.schema import Count, Id, Integer, Real, Text
-from edge_sdk.protocol.messages import FOREVER, MOST_NAMES_BYTES, ClassNames, Word
+from edge_sdk.protocol.frames.schema import Count, Id, Integer, Real, Text, Word
+from edge_sdk.protocol.messages import FOREVER, MOST_NAMES_BYTES, ClassNames
 from edge_sdk.reductions.influence import RobustTable
 
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}

@@ -30,6 +30,7 @@ from benchmarks.common.proc import process_status
 from coordinator.lab import owner
 from coordinator.lab.desk import EnrolmentDesk
 from coordinator.ledger import Ledger
+from coordinator.record import saved_record
 from coordinator.record.observer import RunObserver
 from coordinator.record.periods import Period
 from coordinator.record.remarks import FRAME_FAULTS
@@ -302,8 +303,8 @@ def _page(record: RunRecord, plan: Plan, diary: Diary, ledger_bytes: int, took_s
         f"In all {counts} about held-back rounds.",
         f"Messages that did not count: {kinds or 'none'}.",
         f"At the end: {found.text if found else 'no uplift'}.",
-        f"Ledger {human_bytes(ledger_bytes)}; record {human_bytes(len(str(record.to_json())))}; at most {peak:.0f} MiB",
-        f"of memory with all boards; {took_s:.0f} s of computing.",
+        f"Ledger {human_bytes(ledger_bytes)}; record {human_bytes(len(str(saved_record.to_json(record))))};",
+        f"at most {peak:.0f} MiB of memory with all boards; {took_s:.0f} s of computing.",
         "",
         f"{datetime.now(timezone.utc):%Y-%m-%d}, {os.uname().machine}, {os.cpu_count()} cores; {software}.",
     ]

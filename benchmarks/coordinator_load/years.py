@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.common.proc import process_status
 from coordinator.ledger import Ledger
+from coordinator.record import saved_record
 from coordinator.record.run_record import RunRecord
 from coordinator.results.page.values import HistoryRows
 from coordinator.results.report.progress import EventLog
@@ -80,7 +81,14 @@ def lived(rounds: int, devices: int) -> dict[str, float]:
             record.round_done(devices, 1, now_s)
             pacing.roll_up()
             rolled = pacing.completed()
-            ledger.checkpoint(number + 1, b"s" * 1000, record.to_json(), None, record.new_history(), rolled=rolled)
+            ledger.checkpoint(
+                number + 1,
+                b"s" * 1000,
+                saved_record.to_json(record),
+                None,
+                saved_record.new_history(record),
+                rolled=rolled,
+            )
             record.saved()
             for observer in observers:
                 observer.round_done(record.rounds[-1], FOREVER, record)
@@ -88,7 +96,7 @@ def lived(rounds: int, devices: int) -> dict[str, float]:
         last_ms = (time.perf_counter() - begun_s) / min(1000, rounds) * 1000
         ledger.close()
         return {
-            "record": len(json.dumps(record.to_json())),
+            "record": len(json.dumps(saved_record.to_json(record))),
             "ledger": (out / "ledger.db").stat().st_size,
             "log": sum(path.stat().st_size for path in out.glob("log*.jsonl")),
             "progress": (out / "progress.json").stat().st_size,

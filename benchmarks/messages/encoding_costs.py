@@ -27,7 +27,7 @@ from edge_sdk.protocol.encodings import DEFAULT_ENCODING, ENCODINGS
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import EncodingSpec, Upload
-from edge_sdk.protocol.transforms import Encode
+from edge_sdk.protocol.transforms import Coding
 from edge_sim.config.settings import parse
 
 ROOT = Path(__file__).parents[2]
@@ -73,8 +73,8 @@ def frame_bytes() -> dict[str, int]:
     values = np.random.default_rng(0).normal(0, 5, (1000, 10)).astype(np.float32)
     found = {}
     for name in ENCODINGS:
-        coded = Encode(EncodingSpec(logits=name)).apply(PublicLogits(values=values, batch=bytes(8)))
-        upload = Upload(federation="lab", device="cam-07", round=0, exchange=0, knowledge={"logits": coded})
+        knowledge = Coding(EncodingSpec(logits=name)).apply({"logits": PublicLogits(values=values, batch=bytes(8))})
+        upload = Upload(federation="lab", device="cam-07", round=0, exchange=0, knowledge=knowledge)
         found[name] = len(codec.encode(upload))
     return found
 

@@ -18,16 +18,10 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from pfl.aggregate.simulate import SimulatedBackend
-from pfl.aggregate.weighting import WeightByDatapoints
-from pfl.algorithm.base import NNAlgorithmParams
-from pfl.algorithm.federated_averaging import FederatedAveraging
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.sampling import get_user_sampler
-from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams
-from pfl.model.pytorch import PyTorchModel
-from pfl_side import Net, Rounds
+from pfl_side import Net, Rounds, run
 from side import Log
 from torch import nn
 
@@ -52,19 +46,7 @@ def main() -> None:
     users = FederatedDataset(samples_of, get_user_sampler("random", list(range(devices))))
     model, log = Net(nn.Sequential(nn.Flatten(), nn.Linear(400, 64), nn.ReLU(), nn.Linear(64, 10))), Log(("pfl",))
     begun_s = time.process_time()
-    FederatedAveraging().run(
-        NNAlgorithmParams(
-            central_num_iterations=rounds,
-            evaluation_frequency=rounds + 1,
-            train_cohort_size=participants,
-            val_cohort_size=0,
-        ),
-        SimulatedBackend(training_data=users, val_data=users, postprocessors=[WeightByDatapoints()]),
-        PyTorchModel(model, torch.optim.SGD, torch.optim.SGD(model.parameters(), lr=1.0)),
-        NNTrainHyperParams(local_batch_size=BATCH, local_num_epochs=1, local_learning_rate=RATE),
-        NNEvalHyperParams(local_batch_size=None),
-        callbacks=[Rounds(log)],
-    )
+    run(model, users, Rounds(log), rounds=rounds, participants=participants, batch=BATCH, rate=RATE)
     with torch.no_grad():
         found = model(torch.from_numpy(x_test.astype(np.float32) * SCALE)).argmax(1).numpy()
     each_s = [after - before for before, after in pairwise([begun_s, *log.cpu_s])]

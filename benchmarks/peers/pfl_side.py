@@ -57,26 +57,33 @@ class Rounds(TrainingProcessCallback):
         return False, Metrics()
 
 
+def run(  # what differs between two simulations
+    model: Net, users: FederatedDataset, noted: Rounds, *, rounds: int, participants: int, batch: int, rate: float
+) -> None:
+    """All rounds of FedAvg with SGD, one epoch on each participant."""
+    FederatedAveraging().run(
+        NNAlgorithmParams(
+            central_num_iterations=rounds,
+            evaluation_frequency=rounds + 1,
+            train_cohort_size=participants,
+            val_cohort_size=0,
+        ),
+        SimulatedBackend(training_data=users, val_data=users, postprocessors=[WeightByDatapoints()]),
+        PyTorchModel(model, torch.optim.SGD, torch.optim.SGD(model.parameters(), lr=1.0)),
+        NNTrainHyperParams(local_batch_size=batch, local_num_epochs=1, local_learning_rate=rate),
+        NNEvalHyperParams(local_batch_size=None),
+        callbacks=[noted],
+    )
+
+
 def main() -> None:
-    """All rounds of FedAvg."""
+    """Compute the rounds of the common task."""
     torch.set_num_threads(1)
     np.random.seed(SEED)  # noqa: NPY002  # pfl draws from the global generator
     task, log, model = Task.read(sys.argv[1]), Log(("pfl",)), Net(net(sys.argv[2]))
     everybody = {number: Dataset(list(samples)) for number, samples in enumerate(task.devices)}
     users = FederatedDataset(everybody.__getitem__, get_user_sampler("minimize_reuse", list(everybody)))
-    FederatedAveraging().run(
-        NNAlgorithmParams(
-            central_num_iterations=ROUNDS,
-            evaluation_frequency=ROUNDS + 1,
-            train_cohort_size=len(everybody),
-            val_cohort_size=0,
-        ),
-        SimulatedBackend(training_data=users, val_data=users, postprocessors=[WeightByDatapoints()]),
-        PyTorchModel(model, torch.optim.SGD, torch.optim.SGD(model.parameters(), lr=1.0)),
-        NNTrainHyperParams(local_batch_size=BATCH, local_num_epochs=1, local_learning_rate=RATE),
-        NNEvalHyperParams(local_batch_size=None),
-        callbacks=[Rounds(log)],
-    )
+    run(model, users, Rounds(log), rounds=ROUNDS, participants=len(everybody), batch=BATCH, rate=RATE)
     log.tell(model, task.test)
 
 

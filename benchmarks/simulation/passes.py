@@ -19,7 +19,7 @@ import torch
 from task import ROUNDS, now_s, tables, tell
 
 from edge_sdk.device.training.workbench import slices
-from edge_sdk.models.torch_nets.torch_model import answers_of
+from edge_sdk.models.torch_nets.torch_tracing import answers_of
 from edge_sdk.models.torch_training.torch_traced import VARIABLE
 from edge_sim.config import settings
 from edge_sim.engines.memory import freed_memory_kept
@@ -44,7 +44,7 @@ def main() -> None:
     for _ in range(ROUNDS):
         for model in models:
             for part in parts:
-                answers_of([model], "logits", part)
+                answers_of([model.tracing], "logits", part)
         ends_s.append(now_s())
     tell(ends_s, int(count), STARTED_S)
 

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 from coordinator.record.round_result import OpenExchange, RoundResult
 from coordinator.record.run_record import RunRecord
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.messages import DeviceEntry
+from edge_sdk.protocol.operator_messages import DeviceEntry
 
 BoardFigures: TypeAlias = Callable[[Collection[str]], Mapping[str, Mapping[str, float]]]
 """Returns, of these devices, by device what its simulated board has come to: busy_s, air_s (sending and receiving),

@@ -1,11 +1,11 @@
-"""The record of a run: what a coordinator counts and notes while it runs.  A restart restores it from JSON."""
+"""The record of a run: what a coordinator counts and notes while it runs.  `saved_record` saves and restores it."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from functools import lru_cache
@@ -72,8 +72,6 @@ TOTALS = (
     "device_j",
 )
 """The fields of a RoundResult that count since the run began: a round has the difference of two totals."""
-NOTED = ("contributors", "exchanges", "waited_s", "waited_for", "declined", "silent")
-"""The fields of a RoundResult that are counted separately in each round."""
 
 
 class FleetWork(NamedTuple):
@@ -214,16 +212,16 @@ class RunRecord:
     why_silent: Callable[[str], str] = field(default=nobody_knows, repr=False, compare=False)
     """Tells why nothing has come from a device, where a simulation knows; otherwise empty.  Not saved."""
     waiting: Waiting = field(default_factory=Waiting)
-    """Starts empty after a restart, unless `remember` restores it."""
+    """Starts empty after a restart, unless `saved_record.remember` restores it."""
     unsaved: set[int] = field(default_factory=set, repr=False, compare=False)
     """The numbers of the rounds with figures that are not saved yet."""
-    _skips_rolled: int = 0
+    skips_rolled: int = 0
     """How many of `skips` are in `periods`."""
-    _closed: dict[str, Any] = field(default_factory=dict)
+    closed: dict[str, Any] = field(default_factory=dict)
     """The sums over all completed rounds, by the name of a figure."""
 
     def __post_init__(self) -> None:
-        self._closed = {name: sum(getattr(entry, name) for entry in self.rounds) for name in TOTALS}
+        self.closed = {name: sum(getattr(entry, name) for entry in self.rounds) for name in TOTALS}
 
     @property
     def done(self) -> int:
@@ -233,7 +231,7 @@ class RunRecord:
     @property
     def wall_s(self) -> float:
         """The seconds of all completed rounds."""
-        return float(self._closed["wall_s"])
+        return float(self.closed["wall_s"])
 
     def roll_up(self, now_s: float, day: date, *, keep: int | None) -> None:
         """Add the round that was just closed to the hour and the day, and forget all rounds but the newest.
@@ -245,7 +243,7 @@ class RunRecord:
         known = self.kinds.setdefault("joined", {})
         if len(known) < len(self.contributed):
             known.update(dict.fromkeys(self.contributed.keys() - known.keys(), f"{day:%Y-%m}"))
-        skipped, self._skips_rolled = self.skips - self._skips_rolled, self.skips
+        skipped, self.skips_rolled = self.skips - self.skips_rolled, self.skips
         self.periods.add(self.rounds[-1], now_s, day, skipped=skipped, accuracy=mean)
         if keep is None:
             return
@@ -450,14 +448,14 @@ class RunRecord:
     def begun(self, now_s: float) -> None:
         """Note that the first exchange since the start or a restart is open."""
         if self.started_s is None:
-            self.started_s = now_s - self._closed["wall_s"]
+            self.started_s = now_s - self.closed["wall_s"]
 
     def round_done(self, contributors: int, exchanges: int, now_s: float, work: FleetWork = NO_WORK) -> RoundResult:
         """Close a round and return it; `work` is what the devices have spent since the run began.
 
         The bytes and work before the first round, such as those of joining, count in the first round, but not the time.
         """
-        then, now = self._closed, self._totals(now_s, work)
+        then, now = self.closed, self._totals(now_s, work)
         waited_for, waited_s = self.waiting.round_done()
         result = RoundResult(
             round=self.done + 1,
@@ -470,7 +468,7 @@ class RunRecord:
             **{name: now[name] - then[name] for name in TOTALS},
             sums=dict(self.round_sums),
         )
-        self._closed = now
+        self.closed = now
         self.rounds.append(result)
         self.unsaved.add(result.round)
         self.holders, self.sharers = Counter(), 0
@@ -480,7 +478,7 @@ class RunRecord:
     def _totals(self, now_s: float, work: FleetWork) -> dict[str, Any]:
         """The totals since the run began: seconds since the first exchange opened, and what was counted."""
         return {
-            "wall_s": self._closed["wall_s"] if self.started_s is None else now_s - self.started_s,
+            "wall_s": self.closed["wall_s"] if self.started_s is None else now_s - self.started_s,
             "bytes_up": self.bytes_up.total(),
             "bytes_down": self.bytes_down.total(),
             "scalars_up": self.scalars["up"],
@@ -489,32 +487,6 @@ class RunRecord:
             "device_s": work.busy_s + math.fsum(self.sums["busy_s"].values()),
             "device_j": device_joules(self, work),
         }
-
-    def unclosed(self) -> dict[str, Any]:
-        """The counts and figures of the open round as plain values; a restart would lose them."""
-        done = self.done
-        return {
-            "figures": {
-                name: {number: found for number, found in getattr(self, name).items() if number >= done}
-                for name in CURVES
-            },
-            "metrics": self.metrics,
-            "bytes_up": dict(self.bytes_up),
-            "bytes_down": dict(self.bytes_down),
-            "scalars_down": self.scalars["down"],
-            "waiting": self.waiting.to_json(),
-        }
-
-    def remember(self, unclosed: Mapping[str, Any]) -> None:
-        """Restore what `unclosed` returned."""
-        self.bytes_up, self.bytes_down = Counter(unclosed["bytes_up"]), Counter(unclosed["bytes_down"])
-        self.scalars["down"] = unclosed["scalars_down"]
-        self.waiting.restore(unclosed["waiting"])
-        for name, rounds in unclosed.get("figures", {}).items():  # older checkpoints do not have them
-            for number, found in rounds.items():
-                getattr(self, name).setdefault(int(number), {}).update(found)
-                self.unsaved.add(int(number))
-        self.metrics.update({device: {**found} for device, found in unclosed.get("metrics", {}).items()})
 
     def laggards(self) -> tuple[str, ...]:
         """The devices that missed more than a tenth of the exchanges since the run began."""
@@ -541,127 +513,12 @@ class RunRecord:
                 break
         return found
 
-    def to_json(self) -> dict[str, Any]:
-        """The record as plain values for JSON, without what it notes of each round (`new_history`)."""
-        found = {name: getattr(self, name) for name in (*_RESTORED, *_RESTORED_LATER)}
-        found["control"] = self.control.to_json()
-        found["control_later"] = self.control.later_to_json()
-        return {**found, **({"closed": self._closed} if self.rolled else {}), **self.sums}
-
-    def new_history(self) -> dict[int, dict[str, Any]]:
-        """The notes on each unsaved round, as plain values for JSON, by its number."""
-        return {number: self._noted(number) for number in sorted(self.unsaved)}
-
-    def _noted(self, number: int) -> dict[str, Any]:
-        by_round = {name: getattr(self, name).get(number) for name in (*CURVES, "instruments")}
-        found: dict[str, Any] = {name: noted for name, noted in by_round.items() if noted}
-        if self.rolled < number <= self.done:
-            result = self.rounds[number - 1 - self.rolled]
-            found["result"] = {name: getattr(result, name) for name in (*NOTED, *TOTALS)}
-            found["result"] |= {"sums": dict(result.sums)} if result.sums else {}
-        return found
-
     def saved(self) -> None:
-        """Note that what `new_history` returned is durable."""
+        """Note that what `saved_record.new_history` returned is durable."""
         self.unsaved.clear()
         self.periods.unsaved.clear()
-
-    @classmethod
-    def from_json(
-        cls, plain: Mapping[str, Any], history: Mapping[int, Mapping[str, Any]], periods: Periods | None = None
-    ) -> RunRecord:
-        """Restore what `to_json` returned, what `new_history` did of each round, and the periods."""
-        older = _older_history(plain)
-        history = {**older, **history}
-        by_round: dict[str, Any] = {
-            name: {number: noted[name] for number, noted in sorted(history.items()) if name in noted}
-            for name in (*CURVES, "instruments", "result")
-        }
-        results = by_round.pop("result")
-        found = cls(
-            periods=periods or Periods(),
-            **by_round,
-            rounds=[RoundResult(round=number, **result) for number, result in results.items()],
-            sums=defaultdict(Counter, {name: Counter(found) for name, found in plain.items() if name not in _FIELDS}),
-            **{name: restore(plain[name]) for name, restore in _RESTORED.items()},
-            **{name: restore(plain[name]) for name, restore in _RESTORED_LATER.items() if name in plain},
-            unsaved=set(older),
-        )
-        if "control" in plain:
-            found.control = ControlGroup.from_json(plain["control"], plain.get("control_later", {}))
-        found._closed |= plain.get("closed", {})  # of this class
-        found._skips_rolled = found.skips
-        return found
 
 
 def device_joules(record: RunRecord, work: FleetWork) -> float:
     """The joules that all devices have spent since the run began, those that they reported included."""
     return work.used_j + math.fsum(record.sums["energy_j"].values())
-
-
-def _pairs(plain: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    return {device: tuple(pair) for device, pair in plain.items()}
-
-
-def _dicts(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {device: dict(found) for device, found in plain.items()}
-
-
-def _counters(plain: Mapping[str, Mapping[str, int]]) -> dict[str, Counter[str]]:
-    return {device: Counter(counts) for device, counts in plain.items()}
-
-
-_RESTORED: Mapping[str, Callable[[Any], Any]] = {
-    "updates": Counter,
-    "refused_frames": _counters,
-    "refused_devices": dict,
-    "left": dict,
-    "why_withheld": dict,
-    "outliers": _pairs,
-    "bytes_up": Counter,
-    "bytes_down": Counter,
-    "scalars": Counter,
-    "contributed": Counter,
-    "rounds_done": Counter,
-    "metrics": _dicts,
-    "asked": int,
-    "answered": int,
-}
-"""The fields that are saved, beside the sums and what is noted of each round, and how each comes back from JSON."""
-_RESTORED_LATER: Mapping[str, Callable[[Any], Any]] = {
-    "refused_by_devices": _counters,
-    "why_not_served": dict,
-    "joining": _dicts,
-    "declined": _counters,
-    "joules_source": dict,
-    "contested": Counter,
-    "left_out": Counter,
-    "held_out": dict,
-    "why_left_out": dict,
-    "capped": _pairs,
-    "count_cap": lambda plain: plain and tuple(plain),
-    "slot_caps": dict,
-    "missed": lambda plain: [Missed(*each) for each in plain],
-    "stopped": str,
-    "pace": dict,
-    "skips": int,
-    "last_skip": dict,
-    "rolled": int,
-    "kinds": _dicts,
-    "last_round": dict,
-    "canary": dict,
-}
-"""Those that older records may lack."""
-
-
-_FIELDS = frozenset((*_RESTORED, *_RESTORED_LATER, *CURVES, "instruments", "rounds", "control", "control_later"))
-"""The keys of a saved record that are not sums."""
-
-
-def _older_history(plain: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """Return the history by round of a record that holds all of it: ledgers had no table of it once."""
-    found = {number: {"result": result} for number, result in enumerate(plain.get("rounds", ()), 1)}
-    for name in (*CURVES, "instruments"):
-        for number, noted in plain.get(name, {}).items():
-            found.setdefault(int(number), {})[name] = noted
-    return found

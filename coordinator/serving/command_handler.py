@@ -10,6 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, cast
 
+from coordinator.record import saved_record
 from coordinator.record.control_group import drawn, drawn_line
 from coordinator.record.run_record import FleetWork
 from coordinator.rounds import (
@@ -41,7 +42,6 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.knowledge import Payload, Slot
 from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
-from edge_sdk.protocol.transforms import Chain
 from edge_sdk.protocol.wires import Exchange, check_roles, down_slots, expectation, expected_weights
 from edge_sdk.transport.base import Incoming
 
@@ -65,7 +65,6 @@ class CommandHandler:
         *,
         reduction: Reduction,
         aggregation: Aggregation,
-        chain: Chain,
         sender: Sender,
         work: Callable[[], FleetWork],
     ) -> None:
@@ -73,7 +72,7 @@ class CommandHandler:
         self._context, self._sender, self._work = context, sender, work
         self._spec, self._ledger, self._registry = context.spec, context.ledger, context.registry
         self._record, self._warnings, self._orders = context.record, context.warnings, context.orders
-        self._reduction, self._aggregation, self._chain = reduction, aggregation, chain
+        self._reduction, self._aggregation, self._coding = reduction, aggregation, reduction.coding
         self._checks = AssignChecks(context.spec, reduction.method)
         self._withholding: dict[str, str] = {}
         """The devices whose last upload was withheld, and why."""
@@ -154,7 +153,7 @@ class CommandHandler:
         try:
             shared = self._reduction.common(at)
             self._checks.check_common(at, self._registry.hellos[federated[0]], shared)
-            common = self._sender.packed_common(self._chain.apply(shared), at, anybody=federated[0])
+            common = self._sender.packed_common(self._coding.apply(shared), at, anybody=federated[0])
             self._record.travelled("down", shared, times=len(federated))
             for device in federated:
                 personal = self._reduction.personal(at, self._registry.numbers[device])
@@ -162,7 +161,7 @@ class CommandHandler:
                 if personal:
                     self._record.travelled("down", personal)
                 if not self._sender.repeat(device, at):
-                    self._sender.assign(device, at, common, self._chain.apply(personal), invite.left_s, after)
+                    self._sender.assign(device, at, common, self._coding.apply(personal), invite.left_s, after)
         except LocalProtocolError as error:
             return Broken(f"round {at.round}: nothing legal to send: {error}")
         return None
@@ -239,7 +238,9 @@ class CommandHandler:
         if at.exchange or state.closing or state.folded or not (line := self._begin_period(at.round)):
             return
         try:
-            self._ledger.checkpoint(at.round, storage.serialise(self._reduction.state), self._record.to_json())
+            self._ledger.checkpoint(
+                at.round, storage.serialise(self._reduction.state), saved_record.to_json(self._record)
+            )
         except StoreError:
             self._record.control = group  # the invitation will be repeated
             raise
@@ -263,7 +264,7 @@ class CommandHandler:
             return
         self._aggregation.screen.fix_cap()
         try:
-            self._ledger.checkpoint(at.round, storage.serialise(self._reduction.state), record.to_json())
+            self._ledger.checkpoint(at.round, storage.serialise(self._reduction.state), saved_record.to_json(record))
         except StoreError:
             record.count_cap = None  # the invitation will be repeated
             raise
@@ -286,7 +287,12 @@ class CommandHandler:
         state_bytes = storage.serialise(self._reduction.state)
         rolled = self._context.pacing.completed() if state.policy.forever else None
         self._ledger.checkpoint(
-            done.round + 1, state_bytes, record.to_json(), slots, record.new_history(), rolled=rolled
+            done.round + 1,
+            state_bytes,
+            saved_record.to_json(record),
+            slots,
+            saved_record.new_history(record),
+            rolled=rolled,
         )
         record.saved()
         self._orders.delete_forgotten(self._registry)

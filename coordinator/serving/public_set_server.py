@@ -9,7 +9,8 @@ from typing import BinaryIO
 
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.messages import MAX_BLOCKS_ASKED, PUBLIC_BLOCK_BYTES, PublicBlock, PublicRequest
+from edge_sdk.protocol.messages import PUBLIC_BLOCK_BYTES, PublicBlock, PublicRequest
+from edge_sdk.protocol.model_offers import MAX_BLOCKS_ASKED
 from edge_sdk.public_set.samples import PublicSet
 
 REFILL_PER_S = 8.0

@@ -17,7 +17,7 @@ from edge_sdk.protocol.frames import codec, storage
 from edge_sdk.protocol.frames.codec import Limits
 from edge_sdk.protocol.knowledge import Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec, Upload
-from edge_sdk.protocol.transforms import Chain
+from edge_sdk.protocol.transforms import Coding
 from edge_sdk.reductions import Contribution
 from edge_sdk.reductions.influence import aged
 
@@ -32,9 +32,9 @@ class StoredUpload:
 class Reduction:
     """A method's state, and the aggregate of the open exchange."""
 
-    def __init__(self, spec: FederationSpec, method: Method[Any], ledger: Ledger, limits: Limits, chain: Chain) -> None:
+    def __init__(self, spec: FederationSpec, method: Method[Any], ledger: Ledger, limits: Limits) -> None:
         self.method = method
-        self._spec, self._ledger, self._limits, self._chain = spec, ledger, limits, chain
+        self._spec, self._ledger, self._limits, self.coding = spec, ledger, limits, Coding(spec.encoding)
         self.caching = method.caching
         """How the method keeps slots, or None without slots."""
         self.state: Any = _state_of(method, "begin", method.begin(spec))
@@ -56,14 +56,10 @@ class Reduction:
         """The payloads by role for the device with this number alone."""
         return self.method.personal(self.state, at, number)
 
-    def undone(self, upload: Upload) -> Upload:
-        """The upload with its transforms undone: the knowledge as the method on the device returned it."""
-        return self._chain.received(upload, "knowledge")
-
     def stored(self, frame: bytes) -> Upload | None:
         """The upload in a frame of the ledger, with its transforms undone, or None if it is not an upload."""
         message = codec.decode(frame, self._limits).message
-        return self.undone(message) if isinstance(message, Upload) else None
+        return self.coding.received(message, "knowledge") if isinstance(message, Upload) else None
 
     def kept(self, place: ExchangeId, device: str) -> Upload | None:
         """The upload of a device to this exchange, from the ledger."""
@@ -127,7 +123,7 @@ class Reduction:
         if frame is None:
             return {}
         message = codec.decode(frame, self._limits).message
-        found = self._chain.undo(message.knowledge) if isinstance(message, Upload) else {}
+        found = self.coding.undo(message.knowledge) if isinstance(message, Upload) else {}
         return self.as_counted(device, found)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from coordinator import rounds
 from coordinator.ledger import Ledger
+from coordinator.record import saved_record
 from coordinator.record.periods import Periods
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPolicy, RoundState
@@ -27,7 +28,8 @@ from edge_sdk.errors import EmptyRound, RemoteProtocolError, StoreError, UsageEr
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec, storage
-from edge_sdk.protocol.messages import FOREVER, ControlAnswer, CoordinatorStatus, FederationSpec, Inquiry
+from edge_sdk.protocol.messages import FOREVER, CoordinatorStatus, FederationSpec
+from edge_sdk.protocol.operator_messages import ControlAnswer, Inquiry
 from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.reductions.influence import RobustTable
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
@@ -129,7 +131,7 @@ def _read(
     record, round_ = RunRecord(), 0
     checkpoint = ledger.last_checkpoint()
     if checkpoint is not None:
-        record = RunRecord.from_json(checkpoint.record, checkpoint.history, Periods.restored(checkpoint.periods))
+        record = saved_record.from_json(checkpoint.record, checkpoint.history, Periods.restored(checkpoint.periods))
         round_ = checkpoint.round
         reduction.load(checkpoint.state)
     versions = EarlierVersions(ledger, reduction, policy) if policy.buffer else None

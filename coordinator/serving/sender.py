@@ -21,18 +21,9 @@ from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.knowledge import Payload
-from edge_sdk.protocol.messages import (
-    Assign,
-    ControlAnswer,
-    CoordinatorStatus,
-    LogRequest,
-    Message,
-    PublicBlock,
-    Receipt,
-    Refusal,
-    Welcome,
-)
+from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Message, PublicBlock, Receipt, Refusal, Welcome
 from edge_sdk.protocol.model_offers import ModelOffer
+from edge_sdk.protocol.operator_messages import ControlAnswer, LogRequest
 from edge_sdk.transport.base import Transport, Will
 from edge_sdk.transport.chunks import CHUNK_BYTES
 
@@ -254,10 +245,12 @@ class Sender:
         same: equal for messages of a kind that differ only in the device's id, and are packed once.  None for a message
         of its own.  A Refusal for lack of a key is sent unencrypted.
         """
-        if self._signer is None:
-            return self._circulated(device, kind, made, same, packed) if same else self._frame(made(), packed)
+        if self._signer is None and same:
+            circular = self._circular(kind, made, same, packed)
+            self._sequence += 1
+            return circular.frame(device, Stamp(self._ledger.epoch, self._sequence))
         message = made()
-        if self._sealing is None:
+        if self._signer is None or self._sealing is None:
             return self._frame(message, packed)
         sealing = self._sealing_to(device)
         if isinstance(message, Refusal) and (sealing is None or message.reason == ENCRYPTION):
@@ -265,18 +258,6 @@ class Sender:
         if sealing is None:
             return None
         return sealing.sealed(codec.encode(message, packed=packed), self._signer)
-
-    def _circulated(
-        self,
-        device: str,
-        kind: type,
-        made: Callable[[], DeviceMessage],
-        same: object,
-        packed: Mapping[str, PackedField],
-    ) -> Frame:
-        circular = self._circular(kind, made, same, packed)
-        self._sequence += 1
-        return circular.frame(device, Stamp(self._ledger.epoch, self._sequence))
 
     def _circular(
         self,

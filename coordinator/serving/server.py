@@ -59,21 +59,13 @@ from coordinator.serving.run_context import RunContext, RunWarnings
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError, TransportError
 from edge_sdk.methods.contract.base import Method
-from edge_sdk.protocol import topics, transforms
+from edge_sdk.protocol import topics
 from edge_sdk.protocol.entry_guard import is_told, legible
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.messages import (
-    Control,
-    FederationSpec,
-    Hello,
-    Inquiry,
-    LogLines,
-    PublicBlock,
-    PublicRequest,
-    Upload,
-)
+from edge_sdk.protocol.messages import FederationSpec, Hello, PublicBlock, PublicRequest, Upload
+from edge_sdk.protocol.operator_messages import Control, Inquiry, LogLines
 from edge_sdk.reductions import Combining
 from edge_sdk.reductions.influence import PAPER, UNITS, RobustTable
 from edge_sdk.terminal import LineBudget
@@ -141,7 +133,6 @@ class Server:
         self._limits = frame_intake.limits(spec, method)
         carried = security.carried(self._limits) if security else self._limits
         self.transport.accept_up_to(carried.frame_bytes)
-        chain = transforms.chain(spec)
         self._demands = UploadChecks(spec, method)
         self._registry = DeviceRegistry(
             spec,
@@ -158,7 +149,7 @@ class Server:
         """The Hello of each device that takes part."""
         self.numbers: Mapping[str, int] = self._registry.numbers
         """The number of each device that takes part, or that is still fetching the public set."""
-        self.reduction = Reduction(spec, method, ledger, self._limits, chain)
+        self.reduction = Reduction(spec, method, ledger, self._limits)
         self.reduction.method.combining = Combining.under(robust, UNITS if policy.buffer else 1)
         self._orders = Orders(ledger)
         aggregation, standing, news = restart.standing(
@@ -200,7 +191,6 @@ class Server:
             self._context,
             reduction=self.reduction,
             aggregation=aggregation,
-            chain=chain,
             sender=self._sender,
             work=work,
         )
@@ -418,21 +408,14 @@ class Server:
         if kind == "stranger":  # it may have joined before this start, or an earlier run
             self._sender.ask_for_hello(sender)
 
-    @property
-    def unwritten(self) -> list[Persist]:
-        """Uploads that share the next commit."""
-        return self._context.unwritten
-
     def flush(self, now_s: float) -> None:
         """Make the waiting uploads durable with one sync, and then count them one after the other.
 
         If the disk refuses, they are kept, and the round waits until they are written.  They are acknowledged to the
         broker regardless, because it stops delivering after a few unacknowledged messages.
         """
-        if not self.unwritten:
-            return
-        group = list(self.unwritten)
-        self.unwritten.clear()
+        group = list(self._context.unwritten)
+        self._context.unwritten.clear()
         self._write(group, now_s)
         for each in group:
             cast("Arrived", each.upload).incoming.acknowledge()
@@ -578,7 +561,7 @@ class Server:
         if place == self.rounds.place or ageing:
             try:
                 with legible():
-                    upload = self.reduction.undone(upload)
+                    upload = self.reduction.coding.received(upload, "knowledge")
                     alone = self.record.control.was_alone(upload.device, place.round)
                     self._demands.check(upload, hello, place, closing=self.rounds.closing, alone=alone)
             except RemoteProtocolError as error:
@@ -587,7 +570,7 @@ class Server:
                 raise
         arrived = Arrived(upload, incoming, frame)
         self._queue.feed(Received(upload.device, place, arrived, now_s), now_s=now_s)
-        unwritten = self.unwritten
+        unwritten = self._context.unwritten
         if not unwritten or unwritten[-1].upload is not arrived:
             incoming.acknowledge()
 

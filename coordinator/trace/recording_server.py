@@ -67,7 +67,7 @@ class TracedServer(Server):
 
     def flush(self, now_s: float) -> None:
         """Record the commit and make the waiting uploads durable, if there are any."""
-        if self.unwritten:
+        if self._context.unwritten:
             self._trace.write(Flushed(now_s))
             with self._calls.counted():
                 super().flush(now_s)

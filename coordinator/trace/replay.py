@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import cast
 
 from coordinator.ledger import Ledger
+from coordinator.record import saved_record
 from coordinator.serving.equipment import Equipment, ready_method
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
@@ -61,7 +62,8 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> ReplayResult:
                 ledger = _ledger(given)
                 before, server, lives, ended = server, _begin(given, ledger, checker, equipment), lives + 1, False
                 if before is not None:
-                    server.record.remember(before.record.unclosed())  # counts that the restart lost
+                    lost = saved_record.unclosed(before.record)  # counts that the restart lost
+                    saved_record.remember(server.record, lost)
                 all_lives.callback(server.close)
                 server.connect()
             elif server is None or ledger is None:

@@ -20,7 +20,7 @@ from edge_sdk.device.owner import Owner
 from edge_sdk.device.standing import OwnAccuracy
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.messages import MAX_LOG_LINES
+from edge_sdk.protocol.operator_messages import MAX_LOG_LINES
 
 STAMP = "%Y-%m-%d %H:%M:%SZ"
 

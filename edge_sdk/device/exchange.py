@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -25,7 +26,7 @@ from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, Upload
 
-UploadedKnowledge: TypeAlias = Callable[[Assign, Mapping[str, Payload]], Mapping[str, Payload]]
+AlteredKnowledge: TypeAlias = Callable[[Assign, Mapping[str, Payload]], Mapping[str, Payload]]
 """Maps the Assign and the computed knowledge to the knowledge to upload."""
 Notify: TypeAlias = Callable[[str], None]
 """A function that receives a line for the device's owner."""
@@ -108,7 +109,7 @@ class OngoingExchange:
 
     def pack(
         self,
-        select: UploadedKnowledge,
+        alter: AlteredKnowledge | None,
         uplink: Uplink,
         notify: Notify,
         cost: TrainingCost,
@@ -116,13 +117,15 @@ class OngoingExchange:
     ) -> None:
         """Make the frame of the upload; the upload is empty if its knowledge, such as NaN, cannot be sent.
 
-        cost: of training since the last upload.  refused_frames: the frames refused since then, by word.
+        alter: of a device that is not honest, or None.  cost: of training since the last upload.  refused_frames: the
+        frames refused since then, by word.
 
         Raises RemoteProtocolError if the knowledge does not fit the federation's exchange.
         """
         assign, knowledge = self.assign, self._take_knowledge()
         try:
-            knowledge = select(assign, knowledge)
+            if alter is not None:  # it gets copies; an honest device copies no model
+                knowledge = alter(assign, {role: deepcopy(each) for role, each in knowledge.items()})
             knowledge = self.learner.membership.apply_transforms(knowledge, assign, withheld=bool(self.withheld))
         except (Diverged, LocalProtocolError) as error:  # not finite; or too large for the federation's encoding
             self.withhold(Diverged(str(error)), notify)

@@ -12,11 +12,11 @@ from edge_sdk.methods.contract.base import Method
 from edge_sdk.methods.contract.registry import method_of, requests_of
 from edge_sdk.methods.contract.requests import handler_of
 from edge_sdk.models.base import ModelSpec
-from edge_sdk.protocol import transforms
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import CommonKnowledge, Limits
 from edge_sdk.protocol.knowledge import Expect, Payload
 from edge_sdk.protocol.messages import Assign, FederationSpec, Message, PublicSetSpec, Upload, Welcome
+from edge_sdk.protocol.transforms import Coding
 from edge_sdk.protocol.wires import Exchange, check_roles, down_slots, expectation, expected_weights, frame_limits
 
 
@@ -31,7 +31,7 @@ class Membership:
     """The shapes and bounds that payloads must fit; for weights, those of the model that this device shares."""
     limits: Limits
     """The limits of the federation's frames."""
-    chain: transforms.Chain
+    coding: Coding
     """The transforms of knowledge between the method and the wire."""
 
     @property
@@ -80,15 +80,15 @@ class Membership:
             check_roles(assign.down, {}, self.expect)
             return assign
         if known is None or known.decoded is not assign.common:
-            assign = self.chain.received(assign, "common", "personal")
+            assign = self.coding.received(assign, "common", "personal")
             check_roles(assign.common, common, self.expect)
         else:
             purpose = self.expect, assign.closing, assign.exchange
             if known.checked_for != purpose:
-                restored = self.chain.undo(assign.common)
+                restored = self.coding.undo(assign.common)
                 check_roles(restored, common, self.expect)
                 known.checked_for, known.restored = purpose, restored
-            assign = self.chain.received(assign, "personal")
+            assign = self.coding.received(assign, "personal")
             if known.restored is not assign.common:
                 assign = replace(assign, common=known.restored)
         check_roles(assign.personal, personal, self.expect)
@@ -111,14 +111,14 @@ class Membership:
         except RemoteProtocolError:
             divergence.check_knowledge(knowledge)  # reports bad numbers as Diverged, which withholds the round
             raise
-        return self.chain.apply(knowledge)
+        return self.coding.apply(knowledge)
 
     def stored_assign(self, frame: bytes) -> Assign:
         """Decode an Assign that was received and stored before."""
         message: Message = codec.decode(frame, self.limits).message
         if not isinstance(message, Assign):
             raise RemoteProtocolError("schema", "the stored frame is not an Assign")
-        return self.chain.received(message, "common", "personal")
+        return self.coding.received(message, "common", "personal")
 
     def withheld_in(self, frame: bytes) -> LearningLost | None:
         """Return why the upload in a stored frame has no knowledge, or None if it has some."""
@@ -155,7 +155,7 @@ def join(welcome: Welcome, own: ModelSpec, *, shares_weights: bool, has_proxy: b
         method=method,
         expect=expect,
         limits=frame_limits(method.every_exchange, expect),
-        chain=transforms.chain(spec),
+        coding=Coding(spec.encoding),
     )
 
 

@@ -40,17 +40,9 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.messages import (
-    FOREVER,
-    Assign,
-    CoordinatorStatus,
-    LogRequest,
-    PublicBlock,
-    Receipt,
-    Refusal,
-    Welcome,
-)
+from edge_sdk.protocol.messages import FOREVER, Assign, CoordinatorStatus, PublicBlock, Receipt, Refusal, Welcome
 from edge_sdk.protocol.model_offers import ModelOffer
+from edge_sdk.protocol.operator_messages import LogRequest
 from edge_sdk.transport.base import (
     Connected,
     Disconnected,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import logging
 import math
@@ -25,7 +24,6 @@ from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.messages import Assign
-from edge_sdk.protocol.transforms import Knowledge
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 """The pause after the second failure in a row, and the maximum.  The first failure causes no pause."""
@@ -203,17 +201,11 @@ class Work:
         context = self._context
         cost = TrainingCost() if context.gate is None else context.gate.take_cost()
         try:
-            work.pack(self._altered, self._uplink, context.owner.news, cost, self._incoming.refused_since())
+            alter = None if context.outgoing is None else context.outgoing.knowledge
+            work.pack(alter, self._uplink, context.owner.news, cost, self._incoming.refused_since())
         except RemoteProtocolError as error:
             remedy = "check what this device's model returns; if it is right, upgrade this device's SDK"
             raise Refused("method", f"round {work.assign.round}: {error}", remedy) from error
-
-    def _altered(self, assign: Assign, knowledge: Knowledge) -> Knowledge:
-        """Return the knowledge to upload; only a device that alters it gets copies, so others copy no model."""
-        outgoing = self._context.outgoing
-        if outgoing is None:
-            return knowledge
-        return outgoing.knowledge(assign, {role: copy.deepcopy(each) for role, each in knowledge.items()})
 
     def abandon(self) -> None:
         """Abandon the current exchange, and restore the state after the last stored one."""

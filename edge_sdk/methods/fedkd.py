@@ -29,12 +29,12 @@ from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slo
 from edge_sdk.methods.contract.description import ProxyFamily, Range, Start
 from edge_sdk.methods.contract.requests import FitBoth, MeasuredModel, ReadChange, WriteWeights
 from edge_sdk.objectives import FEATURES, Coupling, CrossEntropy, Distill, FeatureMatch, Objective, Seen, needed
-from edge_sdk.protocol import transforms
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Count, Matrix, Packed, Vector, wire
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.low_rank import LowRank, expanded, factorised, joined
 from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.transforms import Coding
 from edge_sdk.reductions import Bag, mean_in_order
 
 _STREAM = 0x66656B64
@@ -165,8 +165,8 @@ class FedKD(Method[Params]):
         update = compressed(
             mean, [shape[:2] for shape in any_up.shapes], energy(self.params, spec, at.round), any_up.layout
         )
-        chain = transforms.chain(spec)
-        received = chain.undo(chain.apply({"update": update}))["update"]
+        coding = Coding(spec.encoding)
+        received = coding.undo(coding.apply({"update": update}))["update"]
         values = moved(state.weights.values, received)  # type: ignore[arg-type]  # a LowRank, as before
         weights = Weights(values=values, layout=any_up.layout)
         return replace(state, weights=weights, update=update, holders=tuple(sorted(ups)))

@@ -46,12 +46,11 @@ class Encoding:
     decode: Callable[[Any], Floats]
     """Returns the f4 array of an encoded one."""
 
-
-def decode_floats(encoding: Encoding, value: Carried) -> Floats:
-    """Decode a received array to f4.  Raises RemoteProtocolError if it came in another encoding."""
-    if not encoding.carries(value):
-        raise RemoteProtocolError("knowledge", f"found {describe(value)}, the federation's encoding is {encoding.name}")
-    return encoding.decode(value)
+    def decoded(self, value: Carried) -> Floats:
+        """Decode a received array to f4.  Raises RemoteProtocolError if it came in another encoding."""
+        if not self.carries(value):
+            raise RemoteProtocolError("knowledge", f"found {describe(value)}, the federation's encoding is {self.name}")
+        return self.decode(value)
 
 
 def describe(value: Carried) -> str:

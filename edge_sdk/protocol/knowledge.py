@@ -409,12 +409,6 @@ def kinds() -> Mapping[str, type[Payload]]:
     return {tag: registered(Payload, tag) for tag in registry.names(PAYLOADS)}
 
 
-def payload_bytes(payload: Payload) -> int:
-    """Return the bytes of the tensors in a payload, without framing."""
-    values = (getattr(payload, field.name) for field in dataclasses.fields(payload))
-    return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
-
-
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One role in an exchange, with its kind of knowledge."""

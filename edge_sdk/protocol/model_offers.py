@@ -10,6 +10,8 @@ from edge_sdk.protocol.frames.schema import Blob, Count, Digest, Id, Integer, Li
 MAX_MODEL_BYTES = 256 * 2**20
 """The longest model file that a fleet is offered."""
 Sha256 = Annotated[bytes, Blob(32, 32)]
+MAX_BLOCKS_ASKED = 16
+"""The maximum number of blocks in one request."""
 
 
 @wire("offered-file")

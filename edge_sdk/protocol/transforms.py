@@ -1,10 +1,9 @@
-"""A chain of transforms between a method and the wire; the receiver undoes them in reverse order.
+"""What stands between a method and the wire: the floats of knowledge travel in the federation's encodings.
 
-    method -> check_roles -> chain.apply -> frame ... frame -> chain.undo -> check_roles -> method
+    method -> check_roles -> coding.apply -> frame ... frame -> coding.undo -> check_roles -> method
 
-A method therefore always receives f4, whatever the encoding.  A transform is a pure function of one payload: the same
-payload gives the same bytes, so that rebuilding a frame repeats it.  Settings and seeds of a transform are given to its
-constructor.
+A method therefore always receives f4, whatever the encoding.  The same payload gives the same bytes, so that rebuilding
+a frame repeats it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import dataclasses
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol.encodings import (
@@ -21,7 +20,6 @@ from edge_sdk.protocol.encodings import (
     ENCODINGS,
     FLOAT_ENCODINGS,
     Encoding,
-    decode_floats,
 )
 from edge_sdk.protocol.frames.schema import tag_of
 from edge_sdk.protocol.knowledge import Payload
@@ -32,64 +30,9 @@ Knowledge: TypeAlias = Mapping[str, Payload]
 M = TypeVar("M", Assign, Upload)
 
 
-class Transform(Protocol):
-    """One step between a method and the wire."""
-
-    def apply(self, payload: Payload) -> Payload:
-        """Transform a payload on the sender.  Raises LocalProtocolError if that is not possible."""
-
-    def undo(self, payload: Payload) -> Payload:
-        """Restore a payload on the receiver.  Raises RemoteProtocolError if it was transformed in another way."""
-
-
 @dataclass(frozen=True, slots=True)
-class Chain:
-    """Several transforms, in the order in which a sender applies them."""
-
-    transforms: Sequence[Transform]
-
-    def apply(self, knowledge: Knowledge) -> dict[str, Payload]:
-        """Transform knowledge, by role, for sending.  Raises LocalProtocolError, which names the role."""
-        return {role: self._applied(role, payload) for role, payload in knowledge.items()}
-
-    def undo(self, knowledge: Knowledge) -> Knowledge:
-        """Restore received knowledge, by role; returns the same mapping if nothing changes.
-
-        Raises RemoteProtocolError that names the role.
-        """
-        undone = {role: self._undone(role, payload) for role, payload in knowledge.items()}
-        return knowledge if all(map(operator.is_, undone.values(), knowledge.values())) else undone
-
-    def received(self, message: M, *fields: str) -> M:
-        """Return a message with the knowledge in these fields restored.  Raises RemoteProtocolError as `undo` does."""
-        changes: dict[str, Any] = {}
-        for field in fields:
-            sent = getattr(message, field)
-            undone = self.undo(sent)
-            if undone is not sent:
-                changes[field] = undone
-        return replace(message, **changes) if changes else message
-
-    def _applied(self, role: str, payload: Payload) -> Payload:
-        try:
-            for transform in self.transforms:
-                payload = transform.apply(payload)
-        except LocalProtocolError as error:
-            raise LocalProtocolError(f"{role}: {error}") from None
-        return payload
-
-    def _undone(self, role: str, payload: Payload) -> Payload:
-        try:
-            for transform in reversed(self.transforms):
-                payload = transform.undo(payload)
-        except RemoteProtocolError as error:
-            raise RemoteProtocolError(error.kind, f"{role}: {error}") from None
-        return payload
-
-
-@dataclass(frozen=True, slots=True)
-class Encode:
-    """The transform that encodes the floats of a payload in the encoding of its kind."""
+class Coding:
+    """Encodes the floats of knowledge for the wire, each kind in the federation's encoding for it, and decodes them."""
 
     spec: EncodingSpec
     _encodings: dict[type[Payload], Encoding] = dataclasses.field(
@@ -97,14 +40,38 @@ class Encode:
     )
     """The encodings of the kinds seen so far."""
 
-    def apply(self, payload: Payload) -> Payload:
-        """Encode the kind's `coded` fields.  Raises LocalProtocolError if a number does not fit."""
-        return _changed(payload, self._encoding(payload).encode)
+    def apply(self, knowledge: Knowledge) -> dict[str, Payload]:
+        """Encode knowledge, by role, for sending.  Raises LocalProtocolError, which names the role."""
+        encoded, role = dict[str, Payload](), ""
+        try:
+            for role, payload in knowledge.items():
+                encoded[role] = _changed(payload, self._encoding(payload).encode)
+        except LocalProtocolError as error:
+            raise LocalProtocolError(f"{role}: {error}") from None
+        return encoded
 
-    def undo(self, payload: Payload) -> Payload:
-        """Decode to f4.  Raises RemoteProtocolError if the payload came in another encoding."""
-        encoding = self._encoding(payload)
-        return _changed(payload, lambda value: decode_floats(encoding, value))
+    def undo(self, knowledge: Knowledge) -> Knowledge:
+        """Decode received knowledge, by role, to f4; returns the same mapping if nothing changes.
+
+        Raises RemoteProtocolError that names the role, if a payload came in another encoding.
+        """
+        decoded, role = dict[str, Payload](), ""
+        try:
+            for role, payload in knowledge.items():
+                decoded[role] = _changed(payload, self._encoding(payload).decoded)
+        except RemoteProtocolError as error:
+            raise RemoteProtocolError(error.kind, f"{role}: {error}") from None
+        return knowledge if all(map(operator.is_, decoded.values(), knowledge.values())) else decoded
+
+    def received(self, message: M, *fields: str) -> M:
+        """Return a message with the knowledge in these fields decoded.  Raises RemoteProtocolError as `undo` does."""
+        changes: dict[str, Any] = {}
+        for field in fields:
+            sent = getattr(message, field)
+            undone = self.undo(sent)
+            if undone is not sent:
+                changes[field] = undone
+        return replace(message, **changes) if changes else message
 
     def _encoding(self, payload: Payload) -> Encoding:
         kind = type(payload)
@@ -122,11 +89,6 @@ def _changed(payload: Payload, change: Callable[[Any], Any]) -> Payload:
         if after is not before:
             changes[name] = after
     return dataclasses.replace(payload, **changes) if changes else payload
-
-
-def chain(spec: FederationSpec) -> Chain:
-    """Return a federation's transforms, the same in both directions."""
-    return Chain((Encode(spec.encoding),))
 
 
 def encoding_of(spec: EncodingSpec, kind: type[Payload]) -> str:

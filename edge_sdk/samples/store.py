@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import os
@@ -12,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,8 +26,9 @@ from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, check_layout
 from edge_sdk.sample_kind import arguments, as_held, declared_kind
 from edge_sdk.samples.age import SampleAges
+from edge_sdk.samples.held import HeldSamples
 from edge_sdk.samples.reservoir import Reservoir, checked_split, part_of
-from edge_sdk.samples.rows import Form, HeldSample, Label, RowFile, checked_sample, class_id, room_of_sample, sample_id
+from edge_sdk.samples.rows import Form, HeldSample, RowFile, checked_sample, class_id, room_of_sample, sample_id
 
 log = logging.getLogger(__name__)
 
@@ -135,20 +136,8 @@ class SampleStore:
         self._log_bytes = max(64 * 1024, min(_MIB, max_bytes // 16))
         self._clock, self._lock, self._process = clock, threading.RLock(), os.getpid()
         self._saved_s, self._refused_s = -math.inf, -math.inf
-        self._rows: dict[str, HeldSample] = {}
-        """All samples in the store, or kept for a snapshot, by id."""
-        self._waiting: dict[str, HeldSample] = {}
-        """Those without a label, oldest first."""
-        self._new: dict[int, tuple[str, bytes]] = {}
-        """Id and values of the samples not saved yet, by key."""
-        self._changed: dict[int, HeldSample] = {}
-        """The samples whose labels are not saved yet."""
-        self._gone: dict[int, None] = {}
-        """The keys of samples to delete on the disk."""
-        self._past: dict[int, HeldSample] = {}
-        """The samples with an earlier label, which snapshots may no longer need."""
-        self._changes = self._dropped = self._next_key = 0
-        self._reservoir = Reservoir(max_samples, seed)
+        self._samples = HeldSamples(Reservoir(max_samples, seed), partial(part_of, seed, split=split))
+        self._changes = 0
         self._closed = False
         self._file = self._opened(quarantine=quarantine)
         try:
@@ -156,14 +145,14 @@ class SampleStore:
             known = self._file.settings()
             self._check_same(known)
             self._identity = known.get("store") or secrets.token_hex(8)
-            self._tick, self._kept = int(known.get("tick", 0)), int(known.get("kept", 0))
+            self._samples.tick, self._samples.kept = int(known.get("tick", 0)), int(known.get("kept", 0))
             self._held = [int(each) for each in known.get("held", ())]
             self._form: Form | None = None
             if known.get("form"):
                 self._take_form(Form(tuple(known["form"][0]), known["form"][1]))
             if shape is not None or dtype is not None:
                 self._declare(shape, dtype)
-            self._restore()
+            self._samples.restore(self._file.rows(), self._max_unlabelled)
             self._ages = self._ages_of(max_age, wall, known.get("ages"))
         except BaseException:
             self._file.close()
@@ -193,13 +182,13 @@ class SampleStore:
             if line and self._form is None:
                 log.warning("%s: %s", self.path or "SampleStore", line)
             self._take_form(Form(raw.shape, str(raw.dtype)))
-            row = self._rows.get(name)
+            row = self._samples.rows.get(name)
             is_new = row is None
             if row is None:
                 row = self._take_in(name, values)
-            changed = row is not None and label is not None and self._set_label(row, label)
-            self._drop_oldest_unlabelled()
-            self._note_change(changed=name in self._rows if is_new else changed)
+            changed = row is not None and label is not None and self._samples.set_label(row, label)
+            self._samples.drop_oldest_unlabelled(self._max_unlabelled)
+            self._note_change(changed=name in self._samples.rows if is_new else changed)
         return name
 
     def label(self, sample: str, y: int | np.integer[Any] | str) -> bool:
@@ -213,10 +202,10 @@ class SampleStore:
         self._check_process()
         with self._lock:
             self._check_open()
-            row = self._rows.get(sample)
-            if row is None or (row.label is None and sample not in self._waiting):
+            row = self._samples.present(sample)
+            if row is None:
                 return False
-            self._note_change(changed=self._set_label(row, label))
+            self._note_change(changed=self._samples.set_label(row, label))
             return True
 
     def discard(self, sample: str) -> bool:
@@ -224,10 +213,10 @@ class SampleStore:
         self._check_process()
         with self._lock:
             self._check_open()
-            row = self._rows.get(sample)
-            if row is None or (row.label is None and sample not in self._waiting):
+            row = self._samples.present(sample)
+            if row is None:
                 return False
-            self._give_up(row)
+            self._samples.give_up(row)
             self._note_change(changed=True)
             return True
 
@@ -235,16 +224,18 @@ class SampleStore:
         """Count the samples in the store now."""
         with self._lock:
             found = np.zeros((3, self.classes), np.int64)
-            for row in self._rows.values():
+            for row in self._samples.rows.values():
                 if row.label is not None:
                     found[row.part, row.label.y] += 1
             train, validation, test = (tuple(int(n) for n in part) for part in found)
-            return SampleCounts(train, validation, test, len(self._waiting), self._dropped, self._changes)
+            return SampleCounts(
+                train, validation, test, len(self._samples.waiting), self._samples.dropped, self._changes
+            )
 
     def __len__(self) -> int:
         """Return the number of labelled samples."""
         with self._lock:
-            return len(self._reservoir)
+            return len(self._samples.reservoir)
 
     def __bool__(self) -> bool:
         """Return True, also for an empty store."""
@@ -255,7 +246,7 @@ class SampleStore:
         self._check_process()
         with self._lock:
             stepped = self._ages is not None and self._ages.stepped
-            if not self._closed and (self._new or self._changed or self._gone or stepped):
+            if not self._closed and (self._samples.unsaved or stepped):
                 self._save()
 
     def close(self) -> None:
@@ -286,13 +277,13 @@ class SampleStore:
     @property
     def capacity(self) -> int:
         """The maximum number of labelled samples in this store."""
-        return self._reservoir.room
+        return self._samples.reservoir.room
 
     @property
     def trainable(self) -> bool:
         """Whether a sample can be trained on now."""
         with self._lock:
-            return any(row.part == 0 and row.label is not None for row in self._rows.values())
+            return any(row.part == 0 and row.label is not None for row in self._samples.rows.values())
 
     def save_if_due(self) -> None:
         """Save changes that have waited for `save_every_s`."""
@@ -304,7 +295,7 @@ class SampleStore:
         store, _, number = snapshot.decode().partition(":")
         last = int(number) if store == self._identity and number.isdecimal() else -1
         with self._lock:
-            now = [row.label for row in self._rows.values() if row.part == 0]
+            now = [row.label for row in self._samples.rows.values() if row.part == 0]
         return sum(label is not None and label.born > last for label in now)
 
     def take_snapshot(self, known: Snapshot | None = None) -> Snapshot:
@@ -317,9 +308,9 @@ class SampleStore:
             before = set(self._held)
         while True:
             with self._lock:
-                if self._tick == 0 or self._news_for_snapshot():
+                if self._samples.tick == 0 or self._samples.labels_changed:
                     self._begin_snapshot()
-                at, now = self._tick - 1, set(self._held)
+                at, now = self._samples.tick - 1, set(self._held)
             if known is not None and known.id == self._snapshot_id(at):
                 return known
             data, damaged = self._read(at)
@@ -328,13 +319,17 @@ class SampleStore:
             log.warning("%s: %d samples are damaged and were removed", self.path, len(damaged))
             with self._lock:
                 for row in damaged:
-                    self._give_up(row)
+                    self._samples.give_up(row)
 
     def snapshot(self, snapshot: bytes) -> Snapshot | None:
         """Return an earlier snapshot, or None if it was released, is damaged, or is of another store."""
         store, _, number = snapshot.decode().partition(":")
         with self._lock:
-            known = store == self._identity and number.isdecimal() and self._kept <= int(number) < self._tick
+            known = (
+                store == self._identity
+                and number.isdecimal()
+                and self._samples.kept <= int(number) < self._samples.tick
+            )
         if not known:
             return None
         data, damaged = self._read(int(number))
@@ -344,9 +339,9 @@ class SampleStore:
         """Release all snapshots before this one.  Samples that only they hold are deleted, a few with each save."""
         store, _, number = snapshot.decode().partition(":")
         with self._lock:
-            if store != self._identity or int(number) <= self._kept:
+            if store != self._identity or int(number) <= self._samples.kept:
                 return
-            self._kept = int(number)
+            self._samples.kept = int(number)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -371,97 +366,28 @@ class SampleStore:
         """Begin the next snapshot, to which all later samples belong."""
         before = self._held
         self._held = [label for label, n in enumerate(self.counts().train) if n]
-        self._tick += 1
+        self._samples.tick += 1
         try:
             self._save()
         except StoreError:
-            self._tick, self._held = self._tick - 1, before
+            self._samples.tick, self._held = self._samples.tick - 1, before
             raise
-
-    def _news_for_snapshot(self) -> bool:
-        """Whether any label has come or gone since the last snapshot."""
-        return any(self._tick in (each.born, each.died) for row in self._rows.values() for each in row.labels[-2:])
 
     def _take_in(self, name: str, values: bytes) -> HeldSample | None:
         """Make room for a new sample, still without a label.  Returns None if a round needs all others."""
         refused = self._clock() - self._refused_s < self._save_every_s
-        full = len(self._rows) + len(self._gone) >= self._room_on_disk()
-        if full or (refused and len(self._new) >= _HELD_BACK * self._unsaved):
-            self._dropped += 1
+        full = len(self._samples.rows) + len(self._samples.gone) >= self._room_on_disk()
+        if full or (refused and len(self._samples.new) >= _HELD_BACK * self._unsaved):
+            self._samples.dropped += 1
             return None
-        if self._ages is not None and self._ages.came(self._next_key):
+        if self._ages is not None and self._ages.came(self._samples.next_key):
             self._drop_aged()
-        row = HeldSample(self._next_key, name, part_of(self._seed, name, self._split))
-        self._next_key += 1
-        self._rows[name] = self._waiting[name] = row
-        self._new[row.key] = (name, values)
-        return row
+        return self._samples.take_in(name, values)
 
     def _drop_aged(self) -> None:
-        """Drop the samples that are too old.  They come first, because samples are in order of arrival."""
-        if self._ages is None:
-            return
-        oldest = self._ages.oldest(self._next_key)
-        for row in list(itertools.takewhile(lambda each: each.key < oldest, self._rows.values())):
-            self._give_up(row)
-
-    def _drop_oldest_unlabelled(self) -> None:
-        while len(self._waiting) > self._max_unlabelled:
-            self._dropped += 1
-            self._give_up(next(iter(self._waiting.values())))
-
-    def _set_label(self, row: HeldSample, y: int) -> bool:
-        """Give a sample its label.  Returns whether this changed the sample."""
-        now = row.label
-        if now is not None:
-            if now.y == y:
-                return False
-            self._reservoir.remove(row.id, now.y)
-            self._end_label(row, now)
-        self._waiting.pop(row.id, None)
-        row.labels.append(Label(y, self._tick))
-        self._changed[row.key] = row
-        for name in self._reservoir.add(row.id, y):
-            self._dropped += 1
-            self._give_up(self._rows[name], in_reservoir=False)
-        return True
-
-    def _give_up(self, row: HeldSample, *, in_reservoir: bool = True) -> None:
-        """Remove a sample; its values stay as long as a snapshot needs them."""
-        self._waiting.pop(row.id, None)
-        now = row.label
-        if now is not None:
-            if in_reservoir:
-                self._reservoir.remove(row.id, now.y)
-            self._end_label(row, now)
-        self._drop_if_empty(row)
-
-    def _end_label(self, row: HeldSample, now: Label) -> None:
-        """End the present label; delete it if no snapshot has it."""
-        self._changed[row.key] = row
-        if now.born == self._tick:
-            row.labels.remove(now)
-        else:
-            now.died = self._tick
-            self._past[row.key] = row
-
-    def _forget_past(self) -> None:
-        """Forget labels that snapshots no longer need, and their samples.  A few at a time keep the log small."""
-        for row in list(self._past.values())[: 2 * self._unsaved]:
-            del self._past[row.key]
-            row.labels[:] = [each for each in row.labels if each.died is None or each.died > self._kept]
-            self._changed[row.key] = row
-            if any(each.died is not None for each in row.labels):
-                self._past[row.key] = row
-            self._drop_if_empty(row)
-
-    def _drop_if_empty(self, row: HeldSample) -> None:
-        if row.labels or row.id in self._waiting:
-            return
-        del self._rows[row.id]
-        self._changed.pop(row.key, None)
-        if self._new.pop(row.key, None) is None:
-            self._gone[row.key] = None
+        """Drop the samples that are too old."""
+        if self._ages is not None:
+            self._samples.drop_before(self._ages.oldest(self._samples.next_key))
 
     # -- the file ---------------------------------------------------------------------------------------------------
 
@@ -476,23 +402,6 @@ class SampleStore:
             )
         return opened_or_anew(lambda: RowFile(self.path), self.path, quarantine=quarantine, tell=log.warning)
 
-    def _restore(self) -> None:
-        """Read the rows, and drop those that exceed the present settings."""
-        for key, name, labels in self._file.rows():
-            row = HeldSample(key, name, part_of(self._seed, name, self._split), labels)
-            self._rows[name] = row
-            self._next_key = key + 1
-            if not labels:
-                self._waiting[name] = row
-            elif any(each.died is not None for each in labels):
-                self._past[key] = row
-        for row in list(self._rows.values()):
-            now = row.label
-            for name in self._reservoir.add(row.id, now.y) if now is not None else ():
-                self._give_up(self._rows[name], in_reservoir=False)
-        self._drop_oldest_unlabelled()
-        self._dropped = 0
-
     def _ages_of(
         self, max_age: timedelta | None, wall: Callable[[], float], known: dict[str, Any] | None
     ) -> SampleAges | None:
@@ -504,7 +413,7 @@ class SampleStore:
                 f"max_age {max_age!r}: expected a datetime.timedelta of at least a minute, such as timedelta(days=30)"
             )
         ages = SampleAges(max_age.total_seconds(), self._clock, wall, known or {})
-        if self._rows and not known:  # from a time without a maximum age: their age counts from now
+        if self._samples.rows and not known:  # of before there was a maximum age: it counts from now
             ages.came(0)
         return ages
 
@@ -514,7 +423,7 @@ class SampleStore:
 
     def _save_if_due(self) -> None:
         now_s = self._clock()
-        new_bytes = sum(len(values) for _, values in self._new.values())
+        new_bytes = sum(len(values) for _, values in self._samples.new.values())
         full = self._changes >= self._unsaved or new_bytes >= self._log_bytes // 2
         if not self._changes or not (full or now_s - self._saved_s >= self._save_every_s):
             return
@@ -528,8 +437,8 @@ class SampleStore:
             self._refused_s = now_s
 
     def _save(self) -> None:
-        self._forget_past()
-        form = self._form
+        held, form = self._samples, self._form
+        held.forget_past(2 * self._unsaved)
         settings = {
             "classes": self.classes,
             "class_names": self.class_names,
@@ -537,21 +446,21 @@ class SampleStore:
             "seed": self._seed,
             "kind": arguments(self._kind),
             "store": self._identity,
-            "tick": self._tick,
-            "kept": self._kept,
+            "tick": held.tick,
+            "kept": held.kept,
             "held": self._held,
             "form": (form.shape, form.dtype) if form else None,
             "ages": self._ages.to_json() if self._ages is not None else {},
         }
-        labels = {key: row.labels for key, row in self._changed.items()}
-        self._file.commit(new=self._new, labels=labels, gone=self._gone, settings=settings)
-        self._new, self._changed, self._gone = {}, {}, {}
+        labels = {key: row.labels for key, row in held.changed.items()}
+        self._file.commit(new=held.new, labels=labels, gone=held.gone, settings=settings)
+        held.saved()
         self._changes, self._saved_s, self._refused_s = 0, self._clock(), -math.inf
 
     def _read(self, at: int) -> tuple[LocalData, list[HeldSample]]:
         """Return the data of a snapshot, and the rows of it whose values are damaged."""
         with self._lock:
-            wanted = [(row, y) for row in self._rows.values() if (y := row.label_in(at)) is not None]
+            wanted = [(row, y) for row in self._samples.rows.values() if (y := row.label_in(at)) is not None]
         wanted.sort(key=lambda each: each[0].key)
         form, damaged = self._form, []
         sizes = [sum(row.part == part for row, _ in wanted) for part in range(3)]
@@ -619,7 +528,7 @@ class SampleStore:
                 f"few for {self.classes} classes"
             )
         self._form, self._max_unlabelled = form, unlabelled
-        self._reservoir.room = min(self._max_samples, room - unlabelled)
+        self._samples.reservoir.room = min(self._max_samples, room - unlabelled)
 
     def _room_on_disk(self, form: Form | None = None) -> int:
         """Return the capacity of the file in samples: twice the number held, because a round keeps evicted ones."""

@@ -179,10 +179,3 @@ def systems() -> Mapping[str, System]:
                 System, toml.loads(entry.read_text(encoding="utf-8"), where), f"{where}: "
             )
     return found
-
-
-def load_system(name: str) -> System:
-    """Return the system of that name.  Raises UsageError for an unknown name."""
-    if name not in systems():
-        raise UsageError(f"system {name!r}: no such name; there are {', '.join(systems())}")
-    return systems()[name]

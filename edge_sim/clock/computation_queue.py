@@ -28,14 +28,6 @@ class Computation:
     """Called when the whole computation is done."""
     computed: bool = False
 
-    def step(self, answer: DeviceAnswer = None) -> DeviceRequest | None:
-        """Pass on the answer to the last request; return the next one, or None at the end or if the device gave up."""
-        self.computed = self.participant.work_slice(answer)
-        if self.computed or not self.participant.work.computing:
-            return None
-        found: DeviceRequest = self.participant.work.pending_request
-        return found
-
 
 class ComputationQueue:
     """Collects the computations of one moment; `compute` has the engine serve all of them."""
@@ -94,6 +86,8 @@ class ComputationQueue:
             self._step(self._waiting.popleft())
 
     def _step(self, computation: Computation, answer: DeviceAnswer = None) -> None:
-        request = computation.step(answer)
-        if request is not None:
-            self._asked[computation.participant] = computation, request
+        """Give a device the answer to its last request, and take the next one, unless it is done or gave up."""
+        participant = computation.participant
+        computation.computed = participant.work_slice(answer)
+        if not computation.computed and participant.work.computing:
+            self._asked[participant] = computation, participant.work.pending_request

@@ -267,7 +267,7 @@ class VirtualDevice:
         """Begin the work at once, and finish it when the board would."""
         self._computed = self.participant.work.begun
         device, before, place = self.participant, replace(self.participant.context.bench.meter), self.clock.place()
-        self._queue.add(Computation(device, lambda: self._computed_all(device, before, place)))
+        self._queue.add(Computation(device, partial(self._computed_all, device, before, place)))
 
     def _computed_all(self, device: Participant, before: Meter, place: int) -> None:
         """Finish a computation.
@@ -286,7 +286,7 @@ class VirtualDevice:
         self.hardware.stepped(steps)
         if self.faults is not None:
             self.faults.computing(exchange, took_s)
-        self.clock.at(self.clock.now_s + took_s, lambda: self._finish(device, begun), place)
+        self.clock.at(self.clock.now_s + took_s, partial(self._finish, device, begun), place)
 
     def _finish(self, device: Participant, begun: int) -> None:
         if not (self.powered and self._is_present(device)):

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from coordinator.ledger import Ledger
+from coordinator.record import saved_record
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.record.run_record import NO_WORK, FleetWork, nobody_knows
 from coordinator.serving.equipment import ready_method
@@ -188,7 +189,7 @@ class VirtualFleet:
             "now_s": now_s,
             "begun_s": self.server.record.started_s,
             "hardware": self._group.hardware(now_s),
-            "unclosed": self.server.record.unclosed(),
+            "unclosed": saved_record.unclosed(self.server.record),
             "open": resumption_point(self.server, self._group.unfinished_s(now_s)),
             "resumed": self.resumed,
             "dormant": self._group.dormant(),
@@ -339,7 +340,7 @@ class VirtualCoordinator:
             self.server.ledger.copy_to(kept)
             self.server.ledger.close()
             record = self.server.record
-            self._start(Ledger(None, kept), record.started_s, record.unclosed())  # the old process's counts
+            self._start(Ledger(None, kept), record.started_s, saved_record.unclosed(record))  # the old process's counts
         self.server.connect()
 
     def _start(self, ledger: Ledger, begun_s: float | None, unclosed: Mapping[str, Any] | None) -> None:
@@ -362,7 +363,7 @@ class VirtualCoordinator:
         )
         self.server.record.why_silent = self._why_silent
         if unclosed is not None:
-            self.server.record.remember(unclosed)
+            saved_record.remember(self.server.record, unclosed)
         self._waker = Waker(self._clock, self._wake, self.server.next_due_s)
         self._transport.on_event = self._waker.soon
 

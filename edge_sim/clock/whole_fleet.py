@@ -23,9 +23,9 @@ from edge_sdk.methods.contract.base import Method, OnDevice
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.contract.requests import Evaluate, MeasuredModel
-from edge_sdk.protocol import transforms
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.transforms import Coding
 from edge_sim.engines.base import KnownLogits
 
 
@@ -150,7 +150,7 @@ class FleetMeasurements:
         settle: waits until no computation uses a participant's model.
         """
         self._spec, self._participants, self._settle = spec, participants, settle
-        self._chain = transforms.chain(spec)
+        self._coding = Coding(spec.encoding)
 
     def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
         """Implement MeasureAll."""
@@ -168,7 +168,7 @@ class FleetMeasurements:
             models = method_of(self._spec).shared_models(self._spec, state, wanted.number)
             for model in wanted.shared:
                 if model in models:
-                    arrived = self._chain.undo(self._chain.apply(models[model]))
+                    arrived = self._coding.undo(self._coding.apply(models[model]))
                     found[model] = measuring.shared_model(model, arrived)
         return found
 

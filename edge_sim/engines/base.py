@@ -120,23 +120,18 @@ def serve_alone(asked: DeviceRequest, known: KnownLogits | None = None) -> Devic
     """Compute one request with the device's own workbench; known: logits of other requests in this batch."""
     try:
         with np.errstate(all="ignore"):  # as on a device (edge_sdk/device/work.py)
-            return _served(asked, known)
+            bench = asked.bench if known is None else known.bench(asked.bench, asked.request)
+            steps = bench.serve(asked.request, asked.job)
+            while True:
+                next(steps)
+    except StopIteration as stop:
+        return stop.value
     except (Exception, SystemExit) as error:  # raised again where the device asked
         begun = min(asked.job.round + 1, asked.job.spec.rounds)  # the closing exchange belongs to the last round
         told = brought_code.model_error(error, asked.brought, f" in round {begun}")
         if isinstance(told, SystemExit):  # raised by the interpreter, not by a net
             raise
         return told
-
-
-def _served(asked: DeviceRequest, known: KnownLogits | None) -> DeviceAnswer:
-    bench = asked.bench if known is None else known.bench(asked.bench, asked.request)
-    steps = bench.serve(asked.request, asked.job)
-    try:
-        while True:
-            next(steps)
-    except StopIteration as stop:
-        return stop.value
 
 
 MethodWrapper: TypeAlias = Callable[[Method[Any]], Method[Any]]

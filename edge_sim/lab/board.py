@@ -26,7 +26,8 @@ from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.messages import CoordinatorStatus, LabHello, LabRun, Message
+from edge_sdk.protocol.messages import CoordinatorStatus, Message
+from edge_sdk.protocol.operator_messages import LabHello, LabRun
 from edge_sdk.protocol.topics import is_id
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles

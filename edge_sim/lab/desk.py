@@ -25,7 +25,8 @@ from edge_sdk.errors import RunFailed, TransportError, UsageError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Stamp
-from edge_sdk.protocol.messages import CoordinatorStatus, LabHello, LabRun
+from edge_sdk.protocol.messages import CoordinatorStatus
+from edge_sdk.protocol.operator_messages import LabHello, LabRun
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent, Will
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sim.config.settings import Config

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.messages import MAX_SETTINGS_BYTES
+from edge_sdk.protocol.operator_messages import MAX_SETTINGS_BYTES
 from edge_sim.config import settings
 from edge_sim.config.device_conditions import named_functions
 from edge_sim.config.settings import Config

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.ledger import Ledger
+from coordinator.record import saved_record
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.record.run_record import FleetWork
 from coordinator.serving.server import Server
@@ -274,7 +275,7 @@ class ShardedFleet:
             "now_s": self._now_s,
             "begun_s": self.server.record.started_s,
             "hardware": hardware,
-            "unclosed": self.server.record.unclosed(),
+            "unclosed": saved_record.unclosed(self.server.record),
             "open": resumption_point(self.server, max(self.shards.ask("unfinished_s", self._now_s))),
             "resumed": self.resumed,
         }

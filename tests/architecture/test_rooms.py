@@ -92,7 +92,11 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *DEVICE,
         *("edge_sdk.loading", "coordinator.rounds", "coordinator.record", "coordinator.ledger", "coordinator.systemd"),
     },
-    "coordinator.trace": {*NEUTRAL, *DEVICE, "coordinator.rounds", "coordinator.ledger", "coordinator.serving"},
+    "coordinator.trace": {
+        *NEUTRAL,
+        *DEVICE,
+        *("coordinator.record", "coordinator.rounds", "coordinator.ledger", "coordinator.serving"),
+    },
     "coordinator.results": {
         *NEUTRAL,
         *("coordinator.address", "coordinator.record", "coordinator.rounds", "coordinator.serving"),

@@ -8,15 +8,14 @@ import re
 import pytest
 
 from edge_sdk.boards.profiles import boards, load_board
-from edge_sdk.errors import UsageError
-from edge_sdk.tools.boards_command import load_system, render_boards, systems
+from edge_sdk.tools.boards_command import render_boards, systems
 from edge_sdk.tools.doctor import machine
 from edge_sdk.version import __version__
 
 
 @pytest.mark.parametrize("name", systems())
 def test_the_pinned_versions_are_those_that_edge_sdk_takes(name):
-    system = load_system(name)
+    system = systems()[name]
     pins = dict(re.findall(r"([a-z-]+)==([0-9.]+)", " ".join((*system.install, system.onnx))))
     assert pins.pop("edge-sdk") == __version__
     own = {each.name: each for each in machine.requirements()}
@@ -36,10 +35,10 @@ def test_every_board_runs_a_system_of_its_processor():
     for board in map(load_board, boards()):
         assert board.systems
         assert board.arch == "any" or all(
-            board.arch in load_system(name).arch or load_system(name).arch == "armv7l" for name in board.systems
+            board.arch in systems()[name].arch or systems()[name].arch == "armv7l" for name in board.systems
         )
         if board.name.startswith("jetson"):
-            assert all(load_system(name).gpu for name in board.systems)
+            assert all(systems()[name].gpu for name in board.systems)
 
 
 def test_boards_shows_every_line_to_type():
@@ -47,8 +46,3 @@ def test_boards_shows_every_line_to_type():
     for system in systems().values():
         assert all(f"$ {line}" in shown for line in system.install)
     assert [each["name"] for each in json.loads(render_boards(as_json=True))["systems"]] == list(systems())
-
-
-def test_a_system_that_is_not_there():
-    with pytest.raises(UsageError, match="pi-os-64"):
-        load_system("pi-os")

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from edge_sdk.cli import parser
-from edge_sdk.tools.boards_command import load_system
+from edge_sdk.tools.boards_command import systems
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "put-it-on-a-board.md"
 
@@ -17,7 +17,7 @@ def blocks() -> list[str]:
 
 
 def test_the_lines_that_install_are_those_of_the_profile():
-    assert tuple(blocks()[0].splitlines()) == load_system("pi-os-64").install
+    assert tuple(blocks()[0].splitlines()) == systems()["pi-os-64"].install
 
 
 def test_the_commands_of_edge_sdk_are_taken():

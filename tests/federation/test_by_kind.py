@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from test_endless_rounds import served, tables
 
+from coordinator.record import saved_record
 from coordinator.record.control_group import ControlGroup, by_class
 from coordinator.record.run_record import RunRecord
 from coordinator.results.figures.kinds import by_kind, kind_lines
@@ -99,11 +100,11 @@ def test_the_lines_name_all_of_it() -> None:
 
 def test_a_restart_keeps_it_and_an_older_coordinator_reads_what_it_knows() -> None:
     found = record()
-    plain = json.loads(json.dumps(found.to_json()))
-    again = RunRecord.from_json(plain, {})
+    plain = json.loads(json.dumps(saved_record.to_json(found)))
+    again = saved_record.from_json(plain, {})
     assert by_kind(again) == by_kind(found)
     older = {name: value for name, value in plain.items() if name not in ("kinds", "control_later")}
-    assert RunRecord.from_json(older, {}).control.whole == found.control.whole
+    assert saved_record.from_json(older, {}).control.whole == found.control.whole
     assert set(plain["control"]) == {
         *("alone", "alone_before", "period", "since", "turns", "now", "before", "pairs"),
     }  # what the class of before has as fields

@@ -19,15 +19,8 @@ from edge_sdk.protocol.frames import codec, schema
 from edge_sdk.protocol.frames.codec import HEADER_BYTES
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.knowledge import ClassRows, PublicLogits
-from edge_sdk.protocol.messages import (
-    Assign,
-    Bye,
-    Control,
-    CoordinatorStatus,
-    DeviceStatus,
-    FederationSpec,
-    Upload,
-)
+from edge_sdk.protocol.messages import Assign, Bye, CoordinatorStatus, DeviceStatus, FederationSpec, Upload
+from edge_sdk.protocol.operator_messages import Control
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
 
 VICTIM = "device-03"

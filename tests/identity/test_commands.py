@@ -14,8 +14,9 @@ from edge_sdk.identity.registry import read_registry
 from edge_sdk.identity.signatures import FrameSigner, Role
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec
-from edge_sdk.protocol.messages import Control, ControlAnswer, DeviceEntry, Inquiry, PublicBlock
+from edge_sdk.protocol.messages import PublicBlock
 from edge_sdk.protocol.model_offers import ModelOffer, OfferedFile
+from edge_sdk.protocol.operator_messages import Control, ControlAnswer, DeviceEntry, Inquiry
 from edge_sdk.transport.base import Incoming
 
 STEADY, OTHER = "device-00", "device-01"

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import EQUIPMENT, check_merge_laws, spec_of, uploads
+from payload_bytes import payload_bytes
 from properties import examples
 
 from coordinator.serving.equipment import ready_method
@@ -31,7 +32,6 @@ from edge_sdk.models.base import ModelSpec
 from edge_sdk.objectives.optim import Part
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import storage
-from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, FederationSpec, Hello, Message, Receipt, Upload, Welcome
 from edge_sim.config import settings
 from edge_sim.projects import methods_command

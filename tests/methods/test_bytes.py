@@ -8,8 +8,8 @@ from typing import Any
 
 import fleets
 import pytest
+from payload_bytes import payload_bytes
 
-from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, Upload
 from edge_sim.config import settings
 

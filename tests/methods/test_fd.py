@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from method_specs import FakeDevice, first_step, job, rows_of, spec_of
+from payload_bytes import payload_bytes
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.fd import FD
 from edge_sdk.objectives import ClassTarget
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.knowledge import ClassRows, payload_bytes
+from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.wires import check_roles, expectation
 from edge_sdk.reductions import Contribution
 from edge_sdk.reductions.class_rows import mean_over_others

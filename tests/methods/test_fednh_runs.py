@@ -11,13 +11,13 @@ import fleets
 import numpy as np
 import pytest
 from method_specs import rows_of
+from payload_bytes import payload_bytes
 from test_fednh import literal
 
 from coordinator.serving.devices import admission
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.fednh import FedNH
-from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, Upload
 from edge_sim.config import settings
 

@@ -8,6 +8,7 @@ import fleets
 import numpy as np
 import pytest
 from method_specs import FakeDevice, first_step, job, rows_of, spec_of
+from payload_bytes import payload_bytes
 
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.methods.contract.registry import method_of
@@ -15,7 +16,7 @@ from edge_sdk.methods.contract.requests import Fit
 from edge_sdk.methods.fedproto import FedProto
 from edge_sdk.objectives import PrototypePull
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.knowledge import ClassRows, PublicFeatures, payload_bytes
+from edge_sdk.protocol.knowledge import ClassRows, PublicFeatures
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.protocol.wires import expectation, frame_limits
 from edge_sdk.reductions import Contribution

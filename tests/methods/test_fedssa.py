@@ -11,6 +11,7 @@ import fleets
 import numpy as np
 import pytest
 from method_specs import FakeDevice, first_step, job, rows_of, spec_of
+from payload_bytes import payload_bytes
 
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.registry import method_of
@@ -18,7 +19,7 @@ from edge_sdk.methods.contract.requests import Fit, WriteHead
 from edge_sdk.methods.fedssa import DeviceState, FedSSA, Params, State, fused, inflation, mu
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import storage
-from edge_sdk.protocol.knowledge import ClassRows, payload_bytes
+from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec, Upload
 from edge_sdk.protocol.wires import expectation, frame_limits
 from edge_sdk.reductions import Contribution

@@ -16,7 +16,7 @@ from torch import nn
 
 from edge_sdk.errors import ModelError, StoreError, Unsupported
 from edge_sdk.methods.parts.fedkf_term import DataFree, Plan
-from edge_sdk.methods.parts.torch_fedkf import Generator, Imitation, divergence, generator_loss, parameter_count
+from edge_sdk.methods.parts.torch_fedkf import Generator, Imitation, divergence, generator_loss
 from edge_sdk.models.base import Batches, pack_arrays, unpack_arrays
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.models.torch_nets.torch_anatomy import survey
@@ -27,6 +27,11 @@ from edge_sdk.objectives import CrossEntropy, Optim, Seen
 
 SGD = Optim(kind="sgd", learning_rate=0.1)
 CLASSES = 3
+
+
+def parameter_count(generator: nn.Module) -> int:
+    """Return the number of trainable scalars."""
+    return sum(p.numel() for p in generator.parameters())
 
 
 def net(*, norm: bool = False, shape: tuple[int, int, int] = (1, 8, 8)) -> nn.Module:

@@ -19,7 +19,8 @@ from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.torch_nets.torch_device import seeded
-from edge_sdk.models.torch_nets.torch_model import TorchModel, answers_of
+from edge_sdk.models.torch_nets.torch_model import TorchModel
+from edge_sdk.models.torch_nets.torch_tracing import answers_of
 from edge_sdk.models.torch_training import torch_traced
 from edge_sdk.models.torch_training.torch_recording import recorded
 from edge_sdk.objectives import (
@@ -215,8 +216,8 @@ def batches(steps: int, size: int) -> Batches:
 
 @pytest.fixture(autouse=True)
 def nothing_recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("edge_sdk.models.torch_nets.torch_model.TRACES", torch_traced.Traces())
-    monkeypatch.setattr("edge_sdk.models.torch_nets.torch_model.PASSES", torch_traced.Passes())
+    monkeypatch.setattr("edge_sdk.models.torch_nets.torch_tracing.TRACES", torch_traced.Traces())
+    monkeypatch.setattr("edge_sdk.models.torch_nets.torch_tracing.PASSES", torch_traced.Passes())
     monkeypatch.delenv(torch_traced.VARIABLE, raising=False)
     return
 
@@ -453,9 +454,9 @@ def test_answers_of_several_nets_are_those_of_each(net: str, monkeypatch: pytest
         each.fit(batches(at + 1, 5), (CrossEntropy(),), SGD)
     expected = [each.outputs(X) for each in nets]
     monkeypatch.setenv(torch_traced.VARIABLE, "always")
-    assert answers_of(nets, "outputs", X) is None  # nothing is known of them yet
+    assert answers_of([each.tracing for each in nets], "outputs", X) is None  # nothing is known of them yet
     own = [each.outputs(X) for each in nets]
-    together = answers_of(nets, "outputs", X)
+    together = answers_of([each.tracing for each in nets], "outputs", X)
     assert together is not None
     for one, two, three in zip(expected, own, together, strict=True):
         for a, b, c in zip(one, two, three, strict=True):

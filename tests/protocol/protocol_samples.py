@@ -23,19 +23,11 @@ from edge_sdk.protocol.low_rank import LowRank
 from edge_sdk.protocol.messages import (
     Assign,
     Bye,
-    Control,
-    ControlAnswer,
     CoordinatorStatus,
-    DeviceEntry,
     DeviceStatus,
     EncodingSpec,
     FederationSpec,
     Hello,
-    Inquiry,
-    LabHello,
-    LabRun,
-    LogLines,
-    LogRequest,
     Message,
     PublicBlock,
     PublicRequest,
@@ -47,6 +39,16 @@ from edge_sdk.protocol.messages import (
     Welcome,
 )
 from edge_sdk.protocol.model_offers import ModelOffer, OfferAnswer, OfferedFile
+from edge_sdk.protocol.operator_messages import (
+    Control,
+    ControlAnswer,
+    DeviceEntry,
+    Inquiry,
+    LabHello,
+    LabRun,
+    LogLines,
+    LogRequest,
+)
 from edge_sdk.protocol.sample_knowledge import SampleCodes, SampleLogits
 
 STAMP = Stamp(boot_epoch=3, sequence=41, key_id=bytes(range(16)))

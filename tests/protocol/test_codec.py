@@ -20,17 +20,8 @@ from edge_sdk.protocol.frames import schema
 from edge_sdk.protocol.frames.codec import CONTROL_LIMITS, HEADER_BYTES, UNSIGNED, Stamp, decode, encode
 from edge_sdk.protocol.frames.schema import from_plain, one_line, tag_of, to_plain, wire
 from edge_sdk.protocol.knowledge import PublicLogits
-from edge_sdk.protocol.messages import (
-    Bye,
-    ControlAnswer,
-    DeviceEntry,
-    Hello,
-    LogLines,
-    Refusal,
-    TrainSpec,
-    Upload,
-    Welcome,
-)
+from edge_sdk.protocol.messages import Bye, Hello, Refusal, TrainSpec, Upload, Welcome
+from edge_sdk.protocol.operator_messages import ControlAnswer, DeviceEntry, LogLines
 
 BYE = MESSAGES["bye"]
 

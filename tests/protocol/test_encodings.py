@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
-from edge_sdk.protocol.encodings import ENCODINGS, F16_MOST, FLAT_ENCODINGS, decode_floats
+from edge_sdk.protocol.encodings import ENCODINGS, F16_MOST, FLAT_ENCODINGS
 from edge_sdk.protocol.frames.quantised import CODE_MOST, SCALE_MOST, Coded, Quantised, coded
 
 INT8_MOST = np.float32(CODE_MOST * SCALE_MOST)
@@ -37,7 +37,7 @@ def travelled(name: str, x: np.ndarray) -> np.ndarray:
     """What a receiver gets: through the wire form, too."""
     encoding = ENCODINGS[name]
     encode, decode = coded(Coded(x.ndim))
-    received = decode_floats(encoding, decode(encode(encoding.encode(x), "x"), "x"))
+    received = encoding.decoded(decode(encode(encoding.encode(x), "x"), "x"))
     assert (received.dtype, received.shape) == (np.float32, x.shape)
     return received.astype(np.float64)
 
@@ -141,10 +141,10 @@ def test_a_flat_array_has_no_rows():
 def test_another_encoding_than_the_federation_has_is_refused(name, came):
     value = ENCODINGS[came].encode(np.ones((2, 3), np.float32))
     if name == came:
-        assert decode_floats(ENCODINGS[name], value) is not None
+        assert ENCODINGS[name].decoded(value) is not None
         return
     with pytest.raises(RemoteProtocolError, match=rf"found .*, the federation's encoding is {name}") as caught:
-        decode_floats(ENCODINGS[name], value)
+        ENCODINGS[name].decoded(value)
     assert caught.value.kind == "knowledge"
 
 

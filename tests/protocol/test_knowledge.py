@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from payload_bytes import payload_bytes
 from properties import examples
 from protocol_samples import ADDRESS, BATCH, CLASSES, COUNTS, PAYLOADS, VALUES
 
@@ -23,7 +24,6 @@ from edge_sdk.protocol.knowledge import (
     PublicLogits,
     Weights,
     kinds,
-    payload_bytes,
 )
 from edge_sdk.protocol.messages import Assign
 

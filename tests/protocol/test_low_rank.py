@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from payload_bytes import payload_bytes
 from properties import examples
 from protocol_samples import PAYLOADS
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.knowledge import Expect, payload_bytes
+from edge_sdk.protocol.knowledge import Expect
 from edge_sdk.protocol.low_rank import LowRank, as_matrix, expanded, factorised, joined, rank_of, stored
 
 SAMPLE = PAYLOADS["low-rank"]

@@ -17,7 +17,7 @@ from edge_sdk.protocol.frames.codec import CONTROL_LIMITS, decode, encode
 from edge_sdk.protocol.frames.schema import Matrix, wire
 from edge_sdk.protocol.knowledge import EXAMPLE_SIZES, PAYLOADS, Expect, Payload, Slot, kinds, unfit
 from edge_sdk.protocol.messages import EncodingSpec, Upload
-from edge_sdk.protocol.transforms import chain, encodings_in_use, missing_encodings
+from edge_sdk.protocol.transforms import Coding, encodings_in_use, missing_encodings
 from edge_sdk.protocol.wires import Exchange, check_roles, frame_limits
 from edge_sim.projects import methods_command
 
@@ -72,7 +72,7 @@ def installed(register: Register) -> None:
 def test_it_travels(encoding: str) -> None:
     assert kinds()["test-confusion"] is Confusion
     spec = replace(SPEC, params={}, encoding=EncodingSpec(others={"test-confusion": encoding}))
-    ours = chain(decode(encode(replace(MESSAGES["welcome"], spec=spec))).message.spec)
+    ours = Coding(decode(encode(replace(MESSAGES["welcome"], spec=spec))).message.spec.encoding)
     sent = ours.apply({"confusion": Confusion(shares=SHARES)})
     limits = frame_limits((Exchange(up=SLOTS),), EXPECT)
     received = ours.received(decode(encode(upload(sent["confusion"])), limits).message, "knowledge").knowledge

@@ -22,8 +22,8 @@ from edge_sdk.device import session
 from edge_sdk.device.link import uplink
 from edge_sdk.methods.contract.base import CAPABILITIES, Method, Slot
 from edge_sdk.methods.contract.registry import load_method, method_names
-from edge_sdk.protocol import knowledge, low_rank, messages, model_offers, sample_knowledge, topics
-from edge_sdk.protocol.encodings import ENCODINGS, decode_floats
+from edge_sdk.protocol import knowledge, low_rank, messages, model_offers, operator_messages, sample_knowledge, topics
+from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.frames import codec, scan, schema
 from edge_sdk.protocol.frames.leaves import PRINTABLE, Blob, Integer, Packed, Real, Tensor, Text
 from edge_sdk.protocol.frames.quantised import Coded, coded
@@ -34,9 +34,9 @@ from edge_sdk.transport.mqtt import send_queue
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/protocol.md").read_text()
-HOMES = (messages.__name__, model_offers.__name__, knowledge.__name__, low_rank.__name__, sample_knowledge.__name__)
+HOMES = {each.__name__ for each in (messages, operator_messages, model_offers, knowledge, low_rank, sample_knowledge)}
 TRAVELLING = {tag: cls for tag, cls in TAGS.items() if cls.__module__ in HOMES}
-WORD = typing.get_args(messages.Word)[1]
+WORD = typing.get_args(schema.Word)[1]
 
 
 def type_of(annotation: Any) -> str:
@@ -177,7 +177,7 @@ def test_the_encodings_are_those_of_the_code():
     for name, raw in shown:
         encoding = ENCODINGS[name]
         assert bytes.fromhex(raw) == msgpack.packb(encode(encoding.encode(x), name))
-        assert abs(decode_floats(encoding, decode(msgpack.unpackb(bytes.fromhex(raw)), name)) - x).max() <= 0.4
+        assert abs(encoding.decoded(decode(msgpack.unpackb(bytes.fromhex(raw)), name)) - x).max() <= 0.4
 
 
 def test_the_words_are_those_of_the_code():
@@ -243,7 +243,7 @@ def test_how_the_public_set_is_fetched_is_what_the_code_does():
     assert f"for {transfer.FIRST_TIMEOUT_S:g} s, or" in text
     assert f"doubling to {transfer.LONGEST_TIMEOUT_S:g} s" in text
     assert f"than {public_set_server.SETS_AT_ONCE} whole sets" in text
-    assert f"and {messages.MAX_BLOCKS_ASKED} blocks" in text
+    assert f"and {model_offers.MAX_BLOCKS_ASKED} blocks" in text
     assert f"{public_set_server.REFILL_PER_S:g} blocks a second" in text
 
 

@@ -1,8 +1,8 @@
-"""The chain around a payload: its order, its errors, and what an encoding leaves alone."""
+"""The coding of knowledge between a method and the wire: its errors, and what an encoding leaves alone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -19,8 +19,7 @@ from edge_sdk.protocol.knowledge import Expect, Payload, PublicFeatures, PublicL
 from edge_sdk.protocol.messages import EncodingSpec, Upload
 from edge_sdk.protocol.sample_knowledge import SampleCodes
 from edge_sdk.protocol.transforms import (
-    Chain,
-    chain,
+    Coding,
     encoding_of,
     encodings_for,
     encodings_in_use,
@@ -41,33 +40,12 @@ def spec_with(**encoding: str):
     return replace(SPEC, encoding=EncodingSpec(**ours, others=FrozenDict(others)))
 
 
+def coding(**encoding: str) -> Coding:
+    return Coding(spec_with(**encoding).encoding)
+
+
 def field_of(kind: type[Payload]) -> str:
     return schema.tag_of(kind).replace("-", "_")
-
-
-@dataclass(frozen=True)
-class Shift:
-    """Adds a number, or multiplies with it: two of them do not commute."""
-
-    by: float
-    times: bool = False
-
-    def apply(self, payload: PublicLogits) -> PublicLogits:
-        return replace(payload, values=payload.values * self.by if self.times else payload.values + self.by)
-
-    def undo(self, payload: PublicLogits) -> PublicLogits:
-        return replace(payload, values=payload.values / self.by if self.times else payload.values - self.by)
-
-
-def test_a_chain_is_undone_in_reverse():
-    both = Chain((Shift(1.0), Shift(2.0, times=True)))
-    sent = both.apply({"logits": LOGITS})
-    assert np.array_equal(sent["logits"].values, (LOGITS.values + 1) * 2)
-    assert both.undo(sent) == {"logits": LOGITS}
-
-
-def test_an_empty_chain_changes_nothing():
-    assert Chain(()).apply({"logits": LOGITS}) == Chain(()).undo({"logits": LOGITS}) == {"logits": LOGITS}
 
 
 def test_every_field_in_the_settings_is_that_of_a_kind():
@@ -77,7 +55,7 @@ def test_every_field_in_the_settings_is_that_of_a_kind():
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_only_the_floats_of_the_chosen_kind_change(kind, name):
-    ours = chain(spec_with(**{field_of(kind): name}))
+    ours = coding(**{field_of(kind): name})
     for each, payload in SAMPLES.items():
         sent = ours.apply({"role": payload})["role"]
         coded = each.coded if each is kind and name != "f32" else ()
@@ -95,7 +73,7 @@ def _expect(payload: Payload):
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_what_is_sent_is_the_same_each_time(kind, name):
-    ours = chain(spec_with(**{field_of(kind): name}))
+    ours = coding(**{field_of(kind): name})
     frames = {
         codec.encode(Upload(**ADDRESS, round=1, exchange=0, knowledge=ours.apply({"role": SAMPLES[kind]})))
         for _ in range(2)
@@ -107,7 +85,7 @@ def test_what_is_sent_is_the_same_each_time(kind, name):
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_a_message_is_made_anew_only_where_its_knowledge_travelled_as_something_else(kind, name):
-    ours = chain(spec_with(**{field_of(kind): name}))
+    ours = coding(**{field_of(kind): name})
     upload = Upload(**ADDRESS, round=1, exchange=0, samples=7, knowledge=ours.apply({"role": SAMPLES[kind]}))
     received = ours.received(upload, "knowledge")
     assert received == replace(upload, knowledge=ours.undo(upload.knowledge))
@@ -116,16 +94,16 @@ def test_a_message_is_made_anew_only_where_its_knowledge_travelled_as_something_
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_a_payload_in_another_encoding_is_refused_by_role(kind, name):
-    theirs = chain(spec_with(**{field_of(kind): name})).apply({"mean": SAMPLES[kind]})
+    theirs = coding(**{field_of(kind): name}).apply({"mean": SAMPLES[kind]})
     for other in set(encodings_for(kind)) - {name}:
         with pytest.raises(RemoteProtocolError, match=f"^mean: found .* {other}"):
-            chain(spec_with(**{field_of(kind): other})).undo(theirs)
+            coding(**{field_of(kind): other}).undo(theirs)
 
 
 def test_a_number_that_does_not_fit_names_the_role():
     large = replace(LOGITS, values=np.full((4, 3), 7e4, np.float32))
     with pytest.raises(LocalProtocolError, match=r"^logits: .*70000, f16 .*65504"):
-        chain(spec_with(logits="f16")).apply({"logits": large})
+        coding(logits="f16").apply({"logits": large})
 
 
 def test_int8_logits_are_about_a_quarter():
@@ -133,7 +111,7 @@ def test_int8_logits_are_about_a_quarter():
     payload = PublicLogits(values=values, batch=bytes(8))
 
     def size(name: str) -> int:
-        knowledge = chain(spec_with(logits=name)).apply({"logits": payload})
+        knowledge = coding(logits=name).apply({"logits": payload})
         return len(codec.encode(Upload(**ADDRESS, round=0, exchange=0, knowledge=knowledge)))
 
     sizes = {name: size(name) for name in ENCODINGS}

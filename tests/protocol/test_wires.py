@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from payload_bytes import payload_bytes
 from protocol_samples import ADDRESS, BATCH, PAYLOADS, SPEC, VALUES
 
 from edge_sdk.errors import RemoteProtocolError
@@ -23,7 +24,6 @@ from edge_sdk.protocol.knowledge import (
     Slot,
     Weights,
     kinds,
-    payload_bytes,
 )
 from edge_sdk.protocol.low_rank import MAX_ARRAYS, LowRank
 from edge_sdk.protocol.messages import Upload

@@ -19,7 +19,8 @@ import pytest
 from coordinator.serving.public_set_server import REFILL_PER_S, SETS_AT_ONCE, PublicSetServer
 from edge_sdk.errors import Refused, RemoteProtocolError, StoreError
 from edge_sdk.protocol.frames import codec
-from edge_sdk.protocol.messages import MAX_BLOCKS_ASKED, PUBLIC_BLOCK_BYTES, PublicBlock, PublicRequest
+from edge_sdk.protocol.messages import PUBLIC_BLOCK_BYTES, PublicBlock, PublicRequest
+from edge_sdk.protocol.model_offers import MAX_BLOCKS_ASKED
 from edge_sdk.public_set.fetch import PublicFetch
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.public_set.transfer import block_count

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import synthetic
 
+from coordinator.record import saved_record
 from coordinator.record.round_result import CURVES, RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.document.values import run_section
@@ -50,8 +51,8 @@ def test_a_figure_that_is_declared_once_shows_everywhere(tmp_path: Path, monkeyp
     record.add("spins", "device-0", 3)  # where it is measured
     record.add("spins", "device-0", 4)
     record.round_done(contributors=2, exchanges=1, now_s=1.0)
-    history = {int(number): noted for number, noted in json.loads(json.dumps(record.new_history())).items()}
-    again = RunRecord.from_json(json.loads(json.dumps(record.to_json())), history)
+    history = {int(number): noted for number, noted in json.loads(json.dumps(saved_record.new_history(record))).items()}
+    again = saved_record.from_json(json.loads(json.dumps(saved_record.to_json(record))), history)
     again.add("spins", "device-1", 5)
     again.round_done(contributors=2, exchanges=1, now_s=2.0)
     assert again.sums["spins"] == {"device-0": 7, "device-1": 5}
@@ -155,8 +156,8 @@ def test_every_field_is_a_figure() -> None:
 
 
 def test_a_summed_figure_of_a_restart_starts_where_it_was() -> None:
-    older = {name: value for name, value in RunRecord().to_json().items() if name not in figures.summed()}
-    record = RunRecord.from_json({**older, "withheld": {"a": 2}}, {})  # a ledger from before there were more
+    older = {name: value for name, value in saved_record.to_json(RunRecord()).items() if name not in figures.summed()}
+    record = saved_record.from_json({**older, "withheld": {"a": 2}}, {})  # a ledger from before there were more
     record.diverged("a", "the loss was nan")
     record.diverged("b", "the loss was nan")
     assert record.sums["withheld"] == {"a": 3, "b": 1}

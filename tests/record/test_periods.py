@@ -7,6 +7,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from coordinator.ledger import Ledger, Rolled
+from coordinator.record import saved_record
 from coordinator.record.periods import KEPT, PeriodKey, Periods
 from coordinator.record.run_record import RunRecord
 from coordinator.results.page.values import progress_state
@@ -33,7 +34,9 @@ def lived(record: RunRecord, rounds: int, every_s: float = 600.0, ledger: Ledger
             keys = record.periods.unsaved
             written = {(key.kind, key.number): record.periods.kept[key].to_json() for key in keys}
             rolled = Rolled(written, {**record.periods.oldest()}, record.rolled + 1)
-            ledger.checkpoint(record.done, b"", record.to_json(), None, record.new_history(), rolled=rolled)
+            ledger.checkpoint(
+                record.done, b"", saved_record.to_json(record), None, saved_record.new_history(record), rolled=rolled
+            )
         record.saved()
     return record
 
@@ -92,7 +95,7 @@ def test_a_restart_knows_what_was_rolled_up(tmp_path: Path) -> None:
     record = lived(RunRecord(), 400, ledger=ledger)
     found = ledger.last_checkpoint()
     assert found is not None
-    again = RunRecord.from_json(found.record, found.history, Periods.restored(found.periods))
+    again = saved_record.from_json(found.record, found.history, Periods.restored(found.periods))
     assert again.periods.kept == record.periods.kept
     assert (again.done, again.rolled, again.wall_s) == (record.done, record.rolled, record.wall_s)
     assert [entry.round for entry in again.rounds] == [entry.round for entry in record.rounds]
@@ -108,6 +111,6 @@ def test_record_and_ledger_do_not_grow_with_rounds(tmp_path: Path) -> None:
     for _ in range(4):
         lived(record, 250, every_s=40.0, ledger=ledger)
         pages = ledger._rows("SELECT COUNT(*) FROM history")[0][0]
-        sizes.append((len(json.dumps(record.to_json())), pages))
+        sizes.append((len(json.dumps(saved_record.to_json(record))), pages))
     assert sizes[-1][0] < sizes[0][0] + 200  # a digit more in some numbers
     assert max(rows for _, rows in sizes) <= KEEP + KEEP // 10 + 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from coordinator.record import saved_record
 from coordinator.record.run_record import CAME_LATE, PAUSED, SAID_NOTHING, RunRecord
 from edge_sdk.protocol.exchange_id import ExchangeId
 
@@ -18,8 +19,8 @@ def test_a_device_that_misses_more_than_a_tenth_is_a_laggard() -> None:
 
 def restored(record: RunRecord) -> RunRecord:
     """What a restart makes of the record's JSON, if nothing was saved before."""
-    history = {number: json.loads(json.dumps(noted)) for number, noted in record.new_history().items()}
-    return RunRecord.from_json(json.loads(json.dumps(record.to_json())), history)
+    history = {number: json.loads(json.dumps(noted)) for number, noted in saved_record.new_history(record).items()}
+    return saved_record.from_json(json.loads(json.dumps(saved_record.to_json(record))), history)
 
 
 def rounds_noted(record: RunRecord, count: int) -> RunRecord:
@@ -34,18 +35,19 @@ def rounds_noted(record: RunRecord, count: int) -> RunRecord:
 
 def test_what_a_checkpoint_writes_does_not_grow_with_the_number_of_rounds() -> None:
     record = rounds_noted(RunRecord(), 10)
-    early = len(json.dumps([record.to_json(), record.new_history()]))
+    early = len(json.dumps([saved_record.to_json(record), saved_record.new_history(record)]))
     rounds_noted(record, 990)
-    assert list(record.new_history()) == [1000]
-    assert len(json.dumps([record.to_json(), record.new_history()])) - early < 10  # digits of the round's number
+    assert list(saved_record.new_history(record)) == [1000]
+    late = len(json.dumps([saved_record.to_json(record), saved_record.new_history(record)]))
+    assert late - early < 10  # digits of the round's number
 
 
 def test_what_is_noted_late_of_an_earlier_round_is_saved_again() -> None:
     record = rounds_noted(RunRecord(), 3)
     record.saved()
-    assert record.new_history() == {}
+    assert saved_record.new_history(record) == {}
     record.measured("b", 2, {"accuracy": 0.75})
-    (noted,) = record.new_history().values()
+    (noted,) = saved_record.new_history(record).values()
     assert noted["accuracy"] == {"a": 0.5, "b": 0.75}
     assert noted["result"]["contributors"] == 1
 
@@ -55,15 +57,15 @@ def test_a_record_that_holds_its_whole_history_is_read_and_saved_anew() -> None:
     record.round_done(contributors=3, exchanges=1, now_s=1.0)
     record.measured("a", 1, {"accuracy": 0.5})
     record.instrument(1, "a", {"loss": 0.25})
-    (noted,) = record.new_history().values()
-    older = record.to_json() | {
+    (noted,) = saved_record.new_history(record).values()
+    older = saved_record.to_json(record) | {
         "rounds": [noted["result"]],
         "accuracy": {"1": noted["accuracy"]},
         "instruments": {"1": noted["instruments"]},
     }
-    again = RunRecord.from_json(older, {})
+    again = saved_record.from_json(older, {})
     assert (again.rounds, again.accuracy, again.instruments) == (record.rounds, record.accuracy, record.instruments)
-    assert again.new_history() == record.new_history()
+    assert saved_record.new_history(again) == saved_record.new_history(record)
 
 
 def test_it_survives_as_json() -> None:
@@ -78,7 +80,7 @@ def test_it_survives_as_json() -> None:
     record.asked, record.answered = 7, 5
     again = restored(record)
     assert (again.rounds, again.accuracy) == (record.rounds, record.accuracy)
-    assert again.to_json() == record.to_json()
+    assert saved_record.to_json(again) == saved_record.to_json(record)
     assert again.last_accuracy("a") == 0.5
     assert again.last_accuracy("b") is None
 
@@ -124,7 +126,9 @@ def test_a_round_that_closes_right_after_a_restart_takes_no_negative_time() -> N
     record = RunRecord()
     record.begun(10.0)
     record.round_done(1, 1, 14.0)
-    again = RunRecord.from_json(json.loads(json.dumps(record.to_json())), record.new_history())
+    again = saved_record.from_json(
+        json.loads(json.dumps(saved_record.to_json(record))), saved_record.new_history(record)
+    )
     assert again.round_done(1, 1, 3.0).wall_s == 0.0
     again.begun(5.0)
     assert again.round_done(1, 1, 7.0).wall_s == 2.0

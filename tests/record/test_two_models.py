@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.record import saved_record
 from coordinator.record.run_record import RunRecord
 from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
 from coordinator.results.figures.result import DeviceResult, Result
@@ -144,5 +145,5 @@ def test_figures_of_one_model_do_not_replace_those_of_the_other():
     }  # fmt: skip
     record.measured("a", 3, {"accuracy": 0.9})
     assert record.metrics["a"] == {"global_accuracy": 0.4, "global_local_accuracy": 0.3}
-    again = RunRecord.from_json(record.to_json(), record.new_history())
+    again = saved_record.from_json(saved_record.to_json(record), saved_record.new_history(record))
     assert (again.accuracy, again.global_accuracy) == ({2: {"a": 0.5}, 3: {"a": 0.9}}, {1: {"a": 0.4}})

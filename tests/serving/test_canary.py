@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from coordinator.config import read_section
+from coordinator.record import saved_record
 from coordinator.record.observer import RunObserver
-from coordinator.record.run_record import RunRecord
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.intake.canary import ALL, HELD_ROUNDS, Canary, GuardTable, read_canary
 from edge_sdk.data import Preprocess
@@ -99,7 +99,7 @@ def test_a_round_that_forgets_a_class_reaches_nobody(pictures: Path) -> None:
 def _restarted(run: fleets.Run, canary: Canary) -> None:
     """Restore the record as a restart does: this canary must know what the one before knew."""
     server = run.server
-    record = RunRecord.from_json(json.loads(json.dumps(server.record.to_json())), {})
+    record = saved_record.from_json(json.loads(json.dumps(saved_record.to_json(server.record))), {})
     Aggregation(server._registry, server.reduction, record, 1, canary=canary)
     assert canary.to_json() == server.record.canary
     assert canary.news()[0].startswith("the canary guards all")

@@ -13,7 +13,7 @@ from properties import examples
 
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec
-from edge_sdk.protocol.messages import ControlAnswer, Inquiry
+from edge_sdk.protocol.operator_messages import ControlAnswer, Inquiry
 from edge_sdk.tools.operator.link import OperatorLink
 from edge_sdk.transport.base import Connected, Incoming, TransportEvent
 

@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.config import Federation, federation, read_settings
 from coordinator.ledger import Ledger, Row
+from coordinator.record import saved_record
 from coordinator.record.observer import RunObserver
 from coordinator.rounds import RoundPhase
 from coordinator.serving.equipment import Equipment, ready_method
@@ -72,7 +73,9 @@ def lived(tmp_path: Path) -> Path:
     server = started(tmp_path, [])
     hello = codec.encode(Hello(federation="alive", device="a", classes=3, feature_dim=4, samples=5))
     server.ledger.enrol("a", 0, hello)
-    server.ledger.checkpoint(4, b"", {**server.record.to_json(), "skips": 7, "canary": {"about": "x", "levels": []}})
+    server.ledger.checkpoint(
+        4, b"", {**saved_record.to_json(server.record), "skips": 7, "canary": {"about": "x", "levels": []}}
+    )
     server.ledger.commit([Row(ExchangeId(4, 0), "a", b"frame")])
     server.ledger.close()
     return tmp_path

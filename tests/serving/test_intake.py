@@ -10,7 +10,8 @@ from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import CONTROL_LIMITS
-from edge_sdk.protocol.messages import Bye, Control, DeviceStatus, Hello, PublicBlock, Upload
+from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicBlock, Upload
+from edge_sdk.protocol.operator_messages import Control
 from edge_sdk.transport.base import Incoming
 
 FED, MEMBER, STRANGER = "fed", "member", "stranger"

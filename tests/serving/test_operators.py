@@ -17,14 +17,8 @@ from edge_sdk.device.session import SessionPhase
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec
-from edge_sdk.protocol.messages import (
-    Control,
-    ControlAnswer,
-    DeviceStatus,
-    Inquiry,
-    LogLines,
-    Refusal,
-)
+from edge_sdk.protocol.messages import DeviceStatus, Refusal
+from edge_sdk.protocol.operator_messages import Control, ControlAnswer, Inquiry, LogLines
 from edge_sdk.transport.base import Incoming
 
 OPERATOR, STEADY, OTHER = "desk-1", "device-00", "device-01"

@@ -14,7 +14,8 @@ from coordinator.serving.restart import ANSWER_S, LINK_S, SETTLE_S, another_serv
 from coordinator.serving.server import LINK_TOLD_S
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec
-from edge_sdk.protocol.messages import ControlAnswer, CoordinatorStatus, Inquiry, Message
+from edge_sdk.protocol.messages import CoordinatorStatus, Message
+from edge_sdk.protocol.operator_messages import ControlAnswer, Inquiry
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Screen, TransportEvent, Will
 
 FED, ASKS = "tiny", "operator-1"

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPolicy
-from coordinator.serving.intake.upload_screen import UpdateNorms
+from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.serving.intake.upload_screen import UploadScreen
 from coordinator.serving.run_context import RunWarnings
 from edge_sdk.methods.contract.base import Method
 from edge_sdk.methods.fedavg import FedAvg
 from edge_sdk.methods.fedmd import FedMD
 from edge_sdk.methods.fedproto import FedProto, State
+from edge_sdk.protocol.frames.records import FrozenDict
 from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.protocol.messages import FederationSpec, Hello
+from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
+from edge_sdk.reductions.influence import PAPER
 
 
 def in_lock_step() -> FedMD:
@@ -97,10 +100,16 @@ def test_the_norms_of_an_exchange_end_with_it() -> None:
     def weights(value: float) -> dict[str, Weights]:
         return {"weights": Weights(values=np.array([value], np.float32), layout=bytes(16))}
 
-    norms = UpdateNorms()
+    def came(device: str, value: float, sent: dict[str, Weights]) -> None:
+        knowledge = FrozenDict(weights(value))
+        screen.counts(Upload(federation="f", device=device, round=0, exchange=0, knowledge=knowledge), sent)
+
+    no_registry = cast("DeviceRegistry", None)  # it knows counts of samples, which norms do not need
+    screen = UploadScreen(PAPER, no_registry, RunRecord(), lambda _knowledge: None)
     for device, value in {"a": 2.0, "b": 2.0, "c": 41.0}.items():
-        norms.add(device, weights(value), weights(1.0))
-    assert norms.outliers(()) == {"c": pytest.approx(40.0)}
-    norms.clear()
-    norms.add("c", weights(41.0), {})
-    assert norms.outliers(()) == {}
+        came(device, value, weights(1.0))
+    found = screen.outliers()
+    assert found == {"c": pytest.approx(40.0)}
+    screen.close(0, found)
+    came("c", 41.0, {})
+    assert screen.outliers() == {}

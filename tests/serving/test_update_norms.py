@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from notes import Notes
 
+from coordinator.record import saved_record
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.intake.upload_screen import OUTLIER, UploadScreen, outliers, update_norm
 from edge_sdk.data import LocalData, Samples
@@ -81,7 +82,7 @@ def test_a_run_names_it_and_counts_it_where_nobody_is_held_out(pictures: Path) -
     (warning,) = run.result.warnings
     assert re.search("device-03 .*norms .*median", warning)
     assert run.result.updates["accepted"] == 6 * 4
-    again = RunRecord.from_json(run.server.record.to_json(), {})
+    again = saved_record.from_json(saved_record.to_json(run.server.record), {})
     assert again.outliers == run.server.record.outliers
 
 
@@ -93,7 +94,7 @@ def test_a_run_holds_it_out_and_says_so(pictures: Path) -> None:
     assert record.left_out == {"device-03": 2}
     assert record.contributed["device-03"] == 1  # before anything was sent, all weights are alike
     assert [each.contributors for each in record.rounds] == [6, 5, 5]
-    again = RunRecord.from_json(record.to_json(), {})
+    again = saved_record.from_json(saved_record.to_json(record), {})
     assert (again.left_out, again.held_out) == (record.left_out, record.held_out)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edge_sdk.protocol.messages import DeviceEntry
+from edge_sdk.protocol.operator_messages import DeviceEntry
 from edge_sdk.tools.operator.desk import device_table
 
 

@@ -24,7 +24,7 @@ from coordinator.results.page.values import (
     on_page,
 )
 from coordinator.results.report.progress_file import About, month_rows
-from edge_sdk.protocol.messages import DeviceEntry
+from edge_sdk.protocol.operator_messages import DeviceEntry
 
 MOST_AWAITED = 200
 """The most devices that are awaited and listed one by one."""

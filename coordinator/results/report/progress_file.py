@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.ledger import LEDGER
-from coordinator.record import remarks
+from coordinator.record import remarks, saved_record
 from coordinator.record.observer import RunObserver
 from coordinator.record.periods import Periods
 from coordinator.record.round_result import RoundResult
@@ -277,7 +277,7 @@ def _checkpoint_progress(
         done, record = 0, RunRecord()
         if checkpoint is not None:
             noted = {number: json.loads(entry) for number, entry in history.items()}
-            done, record = checkpoint[0], RunRecord.from_json(json.loads(checkpoint[1]), noted)
+            done, record = checkpoint[0], saved_record.from_json(json.loads(checkpoint[1]), noted)
     except (RemoteProtocolError, *UNREADABLE) as error:
         raise UsageError(
             f"{path}: is of another version ({type(error).__name__}); use the edge-sdk that runs it"

@@ -39,7 +39,8 @@ from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import CONTROL_LIMITS, Envelope, Limits, Verify
-from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, PublicBlock, Upload
+from edge_sdk.protocol.messages import FederationSpec, Hello, PublicBlock, Upload
+from edge_sdk.protocol.operator_messages import Control, Inquiry
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
 from edge_sdk.protocol.topics import CONTROL, STATUS, Origin
 from edge_sdk.protocol.wires import (

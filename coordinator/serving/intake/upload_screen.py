@@ -34,7 +34,8 @@ class UploadScreen:
     def __init__(self, table: RobustTable, registry: DeviceRegistry, record: RunRecord, size_of: SizeOf) -> None:
         """size_of: the method's measure of an upload."""
         self._table, self._registry, self._record, self._size_of = table, registry, record, size_of
-        self._norms = UpdateNorms()
+        self._norms: dict[str, float] = {}
+        """The sizes of the updates of the open exchange, by device."""
         self._out: dict[str, str] = {}
         """Devices whose upload of the open exchange does not count, with the fault of its values, or empty without a
         fault."""
@@ -109,7 +110,8 @@ class UploadScreen:
     def counts(self, upload: Upload, sent: Mapping[str, Payload]) -> bool:
         """Whether an upload counts, judged alone; sent: the payloads that every device was sent in the exchange."""
         device, wrong = upload.device, beyond(upload.knowledge, self._table)
-        self._norms.add(device, upload.knowledge, sent, self._size_of(upload.knowledge))
+        size = self._size_of(upload.knowledge)
+        self._norms[device] = update_norm(upload.knowledge, sent) if size is None else size
         if all(isinstance(payload, (PublicLogits, LogitGradients)) for payload in upload.knowledge.values()):
             self._logits.add(device)
         if not wrong and upload.round >= self._record.held_out.get(device, 0):
@@ -122,7 +124,7 @@ class UploadScreen:
 
         Updates that are left out already do not enter the median.
         """
-        return self._norms.outliers(self._out)
+        return outliers(self._norms, self._out)
 
     def left_out(self, device: str) -> bool:
         """Whether the device's upload of this exchange does not count."""
@@ -160,7 +162,7 @@ class UploadScreen:
                     notes.append(remarks.held_out(round_, device, record.why_left_out[device], until))
         self._out = {}
         self._logits.clear()
-        self._norms.clear()
+        self._norms = {}
         return notes
 
 
@@ -172,30 +174,6 @@ OUTLIER = 10.0
 """An update is an outlier if its norm exceeds this many times the median."""
 LEAST_UPDATES = 3
 """Minimum number of updates to call one an outlier."""
-
-
-class UpdateNorms:
-    """The norms of the open exchange by device."""
-
-    def __init__(self) -> None:
-        self._norms: dict[str, float] = {}
-
-    def add(
-        self, device: str, knowledge: Mapping[str, Payload], sent: Mapping[str, Payload], size: float | None = None
-    ) -> None:
-        """Note the size of an update; sent: the payloads by role that every device was sent in the exchange.
-
-        size: as the method measures it, or None for its norm.
-        """
-        self._norms[device] = update_norm(knowledge, sent) if size is None else size
-
-    def outliers(self, left_out: Collection[str]) -> dict[str, float]:
-        """Return the outliers as `outliers` does."""
-        return outliers(self._norms, left_out)
-
-    def clear(self) -> None:
-        """End the exchange."""
-        self._norms = {}
 
 
 def update_norm(knowledge: Mapping[str, Payload], sent: Mapping[str, Payload]) -> float:

@@ -11,7 +11,7 @@ from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPhase, RoundState
 from coordinator.serving.run_context import RunContext
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.messages import DeviceEntry
+from edge_sdk.protocol.operator_messages import DeviceEntry
 
 WHY_CHARACTERS = 512
 

@@ -22,7 +22,7 @@ from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.messages import (
+from edge_sdk.protocol.operator_messages import (
     DEVICES_PER_PAGE,
     MAX_LOG_LINES,
     Control,

@@ -21,8 +21,9 @@ from edge_sdk.at_rest.files import make_private_folder
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.methods.contract.base import Method
-from edge_sdk.protocol.messages import MAX_BLOCKS_ASKED, Control, Hello, PublicBlock, PublicRequest
-from edge_sdk.protocol.model_offers import ModelOffer, OfferAnswer, OfferedFile
+from edge_sdk.protocol.messages import Hello, PublicBlock, PublicRequest
+from edge_sdk.protocol.model_offers import MAX_BLOCKS_ASKED, ModelOffer, OfferAnswer, OfferedFile
+from edge_sdk.protocol.operator_messages import Control
 from edge_sdk.public_set.transfer import FileTransfer
 from edge_sdk.reductions.sign_test import CHANCE, at_least
 

@@ -17,7 +17,8 @@ from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, LogLines, Message, PublicRequest, Upload
+from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, Message, PublicRequest, Upload
+from edge_sdk.protocol.operator_messages import LogLines
 from edge_sdk.transport.base import Transport, Will
 
 KINDS: Mapping[type, str] = {Hello: "hello", Upload: "upd", Bye: "bye", PublicRequest: "get", LogLines: "log"}

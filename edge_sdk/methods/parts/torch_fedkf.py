@@ -84,11 +84,6 @@ class Generator(nn.Module):
         return out[:, :, : self._height, : self._width]
 
 
-def parameter_count(generator: nn.Module) -> int:
-    """Return the number of trainable scalars."""
-    return sum(p.numel() for p in generator.parameters())
-
-
 def range_of(samples: Tensor) -> tuple[Tensor, Tensor]:
     """Return the minimum and maximum of each channel: (n, c, h, w) -> (c, 1, 1), (c, 1, 1)."""
     dims = (0, 2, 3)

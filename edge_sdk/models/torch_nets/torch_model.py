@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +53,8 @@ from edge_sdk.models.torch_nets.torch_anatomy import (
 from edge_sdk.models.torch_nets.torch_arrays import Views, array_of, lie_in, norm_of, shared
 from edge_sdk.models.torch_nets.torch_cosine import TorchCosineHead, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_nets.torch_device import seeded
-from edge_sdk.models.torch_nets.torch_export import CHUNK, ServedNet, infer, infer_all, net_bytes
-from edge_sdk.models.torch_nets.torch_forms import Forms, Host, Loss
+from edge_sdk.models.torch_nets.torch_export import ServedNet, infer, infer_all, net_bytes
+from edge_sdk.models.torch_nets.torch_forms import Forms, Host
 from edge_sdk.models.torch_nets.torch_intake import (
     Outputs,
     let_give_logits,
@@ -65,25 +65,11 @@ from edge_sdk.models.torch_nets.torch_intake import (
     trains_on_one,
     unwrapped,
 )
+from edge_sdk.models.torch_nets.torch_tracing import Tracing
 from edge_sdk.models.torch_nets.torch_width import last_switch
-from edge_sdk.models.torch_training.torch_fit import Steps, changes_alone
+from edge_sdk.models.torch_training.torch_fit import Steps
 from edge_sdk.models.torch_training.torch_optim import Moments, TorchOptimiser
-from edge_sdk.models.torch_training.torch_traced import (
-    CHANGES,
-    PASSES,
-    TRACES,
-    Architecture,
-    Checked,
-    Subject,
-    TracedFit,
-    objective_key,
-    optim_key,
-    tensors_in,
-    when,
-)
 
-Answers: TypeAlias = Literal["logits", "features", "outputs"]
-"""The results that a forward pass is asked for."""
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The types whose numbers are looked at."""
 
@@ -162,8 +148,10 @@ class TorchModel:
         """The optimiser of the last fit, or None if the next fit makes a new one."""
         self._views, self._weight_views = Views(), Views()
         self._forms = Forms(Host(net, self._anatomy, self._device, shape))
-        self._frozen = [p for p in net.parameters() if not p.requires_grad]
-        self._architecture, self._checked = Architecture(net, features, shape), Checked()
+        self.tracing = Tracing(
+            name, net, trained=self.trained, device=self._device, features=features, input_shape=shape
+        )
+        """Computes fits and passes by traces, where it may."""
         batch_norm = any(getattr(layer, "running_mean", None) is not None for layer in net.modules())
         self.spec = ModelSpec(
             name=name,
@@ -206,7 +194,7 @@ class TorchModel:
         """Return logits before softmax: (n, c, h, w) -> (n, k).  Raises ModelError for outputs of another shape."""
         self._check_samples(x)
         self._switch(train=False)
-        (out,) = infer_all(partial(self._answers, "logits", lambda batch: (self._net(batch),)), x, self._device)
+        (out,) = infer_all(partial(self.tracing.answer, "logits", lambda batch: (self._net(batch),)), x, self._device)
         check_width(self.spec.name, out.shape, len(x), self.spec.classes)
         return out
 
@@ -221,7 +209,7 @@ class TorchModel:
             raise lacks(self.spec, "features")
         self._check_samples(x)
         self._switch(train=False)
-        (found,) = infer_all(partial(self._answers, "features", lambda batch: (tap(batch)[1],)), x, self._device)
+        (found,) = infer_all(partial(self.tracing.answer, "features", lambda batch: (tap(batch)[1],)), x, self._device)
         return found
 
     def outputs(self, x: Floats) -> tuple[Floats, Floats]:
@@ -234,7 +222,7 @@ class TorchModel:
             raise lacks(self.spec, "features")
         self._check_samples(x)
         self._switch(train=False)
-        logits, features = infer_all(partial(self._answers, "outputs", tap), x, self._device)
+        logits, features = infer_all(partial(self.tracing.answer, "outputs", tap), x, self._device)
         check_width(self.spec.name, logits.shape, len(x), self.spec.classes)
         return logits, features
 
@@ -285,8 +273,7 @@ class TorchModel:
         check_fit(self.spec, batches, objective)
         self._check_samples(batches.inputs)
         steps = self._steps(batches, objective, self._optimiser_for(optim), self._trained(part))
-        fit = self._traceable(steps, objective, stochastic=batches.stochastic)
-        losses = None if fit is None else TRACES.fitted(fit, self._checked)
+        losses = self.tracing.fitted(steps, objective, self._forms, stochastic=batches.stochastic)
         if losses is None:
             losses = steps.take(range(len(batches.indices)))
         return FitReport(
@@ -305,31 +292,16 @@ class TorchModel:
         optimiser = self.optimiser_after(PLAIN_STEP)
         steps = self._steps(batches, objective, optimiser, self._trained(part))
         losses = [self._forms.loss((term,), batches) for term in objective]
-        x, labels = steps.batch(0)
-        subject = self._of_changes(steps, objective, losses, labels, stochastic=batches.stochastic)
-        compute = partial(changes_alone, steps, losses, labels)
         buffers = [(each, each.clone()) for each in self._net.buffers()] if self._has_buffers else []
-        with steps.seeded():
-            changes = compute(x) if subject is None else CHANGES.answer(subject, compute, x)
+        changes = self.tracing.changes(steps, objective, losses, self._forms, stochastic=batches.stochastic)
         for buffer, before in buffers:
             buffer.copy_(before)
         wide, count = np.empty(self.spec.parameters), len(self.trained)  # (p,), one for all: a new one is dear
         return [norm_of(changes[at : at + count], wide) for at in range(0, len(changes), count)]
 
-    def _of_changes(
-        self, steps: Steps, objective: Objective, losses: Sequence[Loss], labels: Tensor | None, *, stochastic: bool
-    ) -> Subject | None:
-        """Describe `changes_alone` for tracing, or return None to run it eagerly."""
-        fit = self._traceable(steps, objective, stochastic=stochastic)
-        if fit is None:
-            return None
-        given = [*([] if labels is None else [labels]), *tensors_in(list(losses))]
-        key = "changes", fit.key, len(given)
-        return Subject(self.spec.name, key, self._net, list(self.trained), fit.others, self._checked, given)
-
     def fits_at_once(self, objective: Objective, *, stochastic: bool) -> bool:
         """Return whether one fit of several steps is as one fit for each: whether no step uses `Batches.seed`."""
-        draws = self._draws if self._checked.draws is None else self._checked.draws
+        draws = self._draws if self.tracing.draws is None else self.tracing.draws
         return not (stochastic and draws) and all(term.on != "own" for term in objective)
 
     def _steps(
@@ -355,45 +327,9 @@ class TorchModel:
         )
 
     @property
-    def may_be_traced(self) -> bool:
-        """Whether fits and passes may be traced now: on a CPU, without hooks, and unless tracing is off."""
-        return self._device.type == "cpu" and when() != "off" and not self.has_hooks
-
-    @property
-    def has_hooks(self) -> bool:
-        """Whether a layer has hooks now; neither a trace nor a stack of dense layers calls them."""
-        return self._architecture.has_hooks
-
-    @property
     def untraced(self) -> frozenset[str]:
         """The reasons why fits were not traced so far; empty if they were traced, or too few to be."""
-        return frozenset(self._checked.untraced)
-
-    def _traceable(self, steps: Steps, objective: Objective, *, stochastic: bool) -> TracedFit | None:
-        """Describe the fit for tracing, or return None to run it eagerly."""
-        if not self.may_be_traced or not self._forms.traceable(objective):
-            return None
-        objectives = objective_key(objective)
-        if objectives is None or not steps.indices.numel():
-            return None
-        of_batches = stochastic, steps.labels is None, steps.inputs.shape[1:]
-        key = self._architecture.key(), of_batches, tuple(steps.trained), objectives, optim_key(steps.optimiser.optim)
-        return TracedFit(key, steps, self._others(), tensors_in(steps.loss))
-
-    def _answers(self, what: Answers, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> Sequence[Tensor]:
-        """Return a forward pass's results for samples x (b, ...), in inference mode."""
-        if not self.may_be_traced or not x.size(0):
-            return function(x)
-        return PASSES.answer(self.subject(what), function, x)
-
-    def subject(self, what: Answers) -> Subject:
-        """Return what a trace must know of a forward pass."""
-        key = self._architecture.key(), what
-        return Subject(self.spec.name, key, self._net, list(self.trained), self._others(), self._checked)
-
-    def _others(self) -> list[Tensor]:
-        """Return the tensors of the net that no fit trains: frozen parameters and buffers."""
-        return [*self._frozen, *(self._net.buffers() if self._has_buffers else ())]
+        return self.tracing.untraced
 
     def head_rows(self) -> Floats:
         """Return the rows (k, d + 1), a copy; the last column is 0 in a head without bias.
@@ -565,18 +501,6 @@ class TorchModel:
             **(optimiser.arrays() if optimiser else {}),
             **forms.arrays(),
         }
-
-
-def answers_of(models: Sequence[TorchModel], what: Answers, x: Floats) -> list[list[Floats]] | None:
-    """Return what each model answers to the same samples (n, c, h, w), in one call that holds no interpreter lock.
-
-    The bits are those of the models' own methods.  None: that is not known of all of them, or there are more samples
-    than in one pass.
-    """
-    if len(x) > CHUNK or not all(each.may_be_traced for each in models):
-        return None
-    found = PASSES.answers([each.subject(what) for each in models], shared(x))
-    return None if found is None else [[each.numpy() for each in answers] for answers in found]
 
 
 def _check_types(net: nn.Module, name: str) -> None:

@@ -64,10 +64,12 @@ __all__ = [
     "Matrix",
     "Packed",
     "Real",
+    "Seconds",
     "Shares",
     "Tensor",
     "Text",
     "Vector",
+    "Word",
     "from_plain",
     "one_line",
     "open_base",
@@ -97,6 +99,8 @@ ID = Text(36, r"[a-z0-9][a-z0-9-]*")
 Count = Annotated[int, Integer(0, 2**32 - 1)]
 Id = Annotated[str, ID]
 Line = Annotated[str, Text(256)]
+Word = Annotated[str, Text(64, r"[a-z][a-z0-9_.-]*")]
+Seconds = Annotated[float, Real(0.0, 1e9)]
 Digest = Annotated[bytes, Blob(8, 32)]
 Matrix = Annotated[NDArray[np.float32], Coded(2)]  # (n, m)
 Vector = Annotated[NDArray[np.float32], Coded(1)]  # (n,)

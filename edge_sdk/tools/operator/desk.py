@@ -19,8 +19,8 @@ from edge_sdk.identity.folder import open_identity
 from edge_sdk.identity.signatures import Role
 from edge_sdk.models.onnx_file.ending import chosen_endings
 from edge_sdk.models.onnx_file.graph import read_graph
-from edge_sdk.protocol.messages import DeviceEntry
 from edge_sdk.protocol.model_offers import MAX_MODEL_BYTES, OfferedFile
+from edge_sdk.protocol.operator_messages import DeviceEntry
 from edge_sdk.protocol.topics import is_id
 from edge_sdk.terminal import columns, room_of
 from edge_sdk.tools.operator.link import EXPIRES_S, OperatorKeys, OperatorLink, checked_timeout_s, linked

@@ -15,15 +15,9 @@ from edge_sdk.protocol import topics
 from edge_sdk.protocol.entry_guard import EntryGuard
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Verify
-from edge_sdk.protocol.messages import (
-    PUBLIC_BLOCK_BYTES,
-    Control,
-    ControlAnswer,
-    CoordinatorStatus,
-    Inquiry,
-    PublicBlock,
-)
+from edge_sdk.protocol.messages import PUBLIC_BLOCK_BYTES, CoordinatorStatus, PublicBlock
 from edge_sdk.protocol.model_offers import OfferedFile
+from edge_sdk.protocol.operator_messages import Control, ControlAnswer, Inquiry
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent
 
 LONGEST_S = 3600

@@ -15,6 +15,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from edge_sdk.errors import LocalProtocolError
@@ -303,7 +304,7 @@ class Hub:
             client.push(Incoming(topic, bytes(frame)))
         else:
             event = Incoming(topic, self.spliced(topic, frame))
-            self.clock.at(arrival_s, lambda: client.arrive(event))
+            self.clock.at(arrival_s, partial(client.arrive, event))
 
     def spliced(self, topic: str, frame: Frame) -> Frame:
         """Return a frame, or if it is long and like the one before of this kind, the frame with a shared middle."""

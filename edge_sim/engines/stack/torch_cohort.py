@@ -154,7 +154,7 @@ class CohortEngine:
     def _kind(self, bench: Workbench) -> str:
         """Return a key that is equal for nets of one stack, or empty if this one is not stacked."""
         model = bench.model
-        if not isinstance(model, TorchModel) or model.has_hooks:
+        if not isinstance(model, TorchModel) or model.tracing.has_hooks:
             return ""
         if model not in self._kinds:
             chosen = self._names is None or model.spec.name in self._names

@@ -12,7 +12,8 @@ from dataclasses import replace
 from edge_sdk.arrays import Floats
 from edge_sdk.device.training.workbench import Workbench, slices
 from edge_sdk.methods.contract.requests import Evaluate
-from edge_sdk.models.torch_nets.torch_model import TorchModel, answers_of
+from edge_sdk.models.torch_nets.torch_model import TorchModel
+from edge_sdk.models.torch_nets.torch_tracing import answers_of
 from edge_sim.engines.base import DeviceAnswer, DeviceRequest, KnownLogits, serve_alone
 
 NETS_A_CALL = 8
@@ -50,7 +51,7 @@ def _answers(
 ) -> Iterator[list[list[Floats]]]:
     """Yield each model's outputs for each part of the test set that one call can compute."""
     for part in parts:
-        found = answers_of(models, "outputs" if with_features else "logits", part)
+        found = answers_of([each.tracing for each in models], "outputs" if with_features else "logits", part)
         if found is None:
             return
         yield found
