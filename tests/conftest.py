@@ -20,6 +20,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from properties import SHARE
 
+from coordinator.results.plots import drawing
+from coordinator.results.plots.look import chosen_look
 from edge_sdk import objectives
 from edge_sdk.methods.contract.registry import check_registered
 from edge_sdk.protocol import registry
@@ -31,6 +33,14 @@ _COMMON: dict[str, Any] = {"database": None, "deadline": None, "suppress_health_
 settings.register_profile("same_examples", derandomize=True, max_examples=-(-100 // SHARE), **_COMMON)
 settings.register_profile("new_examples", derandomize=False, max_examples=100, print_blob=True, **_COMMON)
 settings.load_profile("same_examples")
+
+RENDER = drawing.render
+
+
+def render_nothing(_figure: object, path: Path) -> None:
+    """Stands for drawing.render, which takes most of the time of a small run, where no test looks at the pictures."""
+    for name in chosen_look().formats:
+        path.with_suffix(f".{name}").write_bytes(b"<svg></svg>" if name == "svg" else b"not rendered")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,6 +95,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("long: scripts/test --all runs it, too")
     if item.get_closest_marker("costly") and not (item.config.getoption("--costly") or item.config.getoption("--all")):
         pytest.skip("costly: .ci/run and scripts/test --costly run it, too")
+    drawing.render = RENDER if item.get_closest_marker("draws") else render_nothing
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -105,16 +116,15 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The matplotlib figures that a test draws, in order; they are not rendered, which takes most of the time."""
-    figure = pytest.importorskip("matplotlib.figure").Figure
+    """The matplotlib figures that a test draws, in order, without rendering them."""
+    pytest.importorskip("matplotlib")
     drawn: list[Any] = []
 
-    def savefig(self: Any, path: Path, **_options: object) -> None:
-        path.write_bytes(b"<svg></svg>" if path.suffix == ".svg" else b"not rendered")
-        if self not in drawn:
-            drawn.append(self)
+    def render(figure: Any, path: Path) -> None:
+        render_nothing(figure, path)
+        drawn.append(figure)
 
-    monkeypatch.setattr(figure, "savefig", savefig)
+    monkeypatch.setattr(drawing, "render", render)
     return drawn
 
 
