@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.metadata
 import os
@@ -128,10 +129,13 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return drawn
 
 
+_installed = functools.cache(importlib.metadata.entry_points)  # reads the metadata of all packages for each group
+
+
 @pytest.fixture
 def register(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Mapping[str, str]], None]]:
     """A function (group, {name: "MODULE:OBJECT"}) that stands for a package with these entry points, beside our own."""
-    real, extra = importlib.metadata.entry_points, list[importlib.metadata.EntryPoint]()
+    extra: list[importlib.metadata.EntryPoint] = []
     caches = (
         registry.points,
         registry.is_own,
@@ -152,7 +156,7 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Mapping
     monkeypatch.setattr(
         importlib.metadata,
         "entry_points",
-        lambda group: [*real(group=group), *(point for point in extra if point.group == group)],
+        lambda group: [*_installed(group=group), *(point for point in extra if point.group == group)],
     )
     yield also
     forget()
