@@ -35,11 +35,11 @@ settings.register_profile("same_examples", derandomize=True, max_examples=-(-100
 settings.register_profile("new_examples", derandomize=False, max_examples=100, print_blob=True, **_COMMON)
 settings.load_profile("same_examples")
 
-RENDER = drawing.render
+RENDER = drawing.render_figure
 
 
 def render_nothing(_figure: object, path: Path) -> None:
-    """Stands for drawing.render, which takes most of the time of a small run, where no test looks at the pictures."""
+    """Stands for drawing.render_figure, which takes most of the time of a small run, where no test looks at the pictures."""
     for name in chosen_look().formats:
         path.with_suffix(f".{name}").write_bytes(b"<svg></svg>" if name == "svg" else b"not rendered")
 
@@ -96,7 +96,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("long: scripts/test --all runs it, too")
     if item.get_closest_marker("costly") and not (item.config.getoption("--costly") or item.config.getoption("--all")):
         pytest.skip("costly: .ci/run and scripts/test --costly run it, too")
-    drawing.render = RENDER if item.get_closest_marker("draws") else render_nothing
+    drawing.render_figure = RENDER if item.get_closest_marker("draws") else render_nothing
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -125,7 +125,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         render_nothing(figure, path)
         drawn.append(figure)
 
-    monkeypatch.setattr(drawing, "render", render)
+    monkeypatch.setattr(drawing, "render_figure", render)
     return drawn
 
 

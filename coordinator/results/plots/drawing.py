@@ -176,10 +176,10 @@ def picture(
         body = (margin_in / width_in, 0.02, 1 - 2 * margin_in / width_in, 1 - header_in / height_in - 0.02)
         figure.get_layout_engine().set(rect=body)  # type: ignore[union-attr,call-arg]  # "constrained" has a rect
         yield figure
-        render(figure, path)
+        render_figure(figure, path)
 
 
-def render(figure: Figure, path: Path) -> None:
+def render_figure(figure: Figure, path: Path) -> None:
     """Write a figure in each format of the chosen look."""
     for place, name in enumerate(chosen_look().formats):
         figure.savefig(path.with_suffix(f".{name}"), format=name, **_SAVED[name])
