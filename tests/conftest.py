@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib.metadata
 import os
@@ -20,6 +21,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from properties import SHARE
 
+from coordinator.results.plots import drawing
+from coordinator.results.plots.look import chosen_look
 from edge_sdk import objectives
 from edge_sdk.methods.contract.registry import check_registered
 from edge_sdk.protocol import registry
@@ -31,6 +34,14 @@ _COMMON: dict[str, Any] = {"database": None, "deadline": None, "suppress_health_
 settings.register_profile("same_examples", derandomize=True, max_examples=-(-100 // SHARE), **_COMMON)
 settings.register_profile("new_examples", derandomize=False, max_examples=100, print_blob=True, **_COMMON)
 settings.load_profile("same_examples")
+
+RENDER = drawing.render_figure
+
+
+def render_nothing(_figure: object, path: Path) -> None:
+    """Stands for drawing.render_figure, which takes most of the time of a small run, where no test looks at the pictures."""
+    for name in chosen_look().formats:
+        path.with_suffix(f".{name}").write_bytes(b"<svg></svg>" if name == "svg" else b"not rendered")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,6 +96,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("long: scripts/test --all runs it, too")
     if item.get_closest_marker("costly") and not (item.config.getoption("--costly") or item.config.getoption("--all")):
         pytest.skip("costly: .ci/run and scripts/test --costly run it, too")
+    drawing.render_figure = RENDER if item.get_closest_marker("draws") else render_nothing
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -105,23 +117,25 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The matplotlib figures that a test draws, in order; they are not rendered, which takes most of the time."""
-    figure = pytest.importorskip("matplotlib.figure").Figure
+    """The matplotlib figures that a test draws, in order, without rendering them."""
+    pytest.importorskip("matplotlib")
     drawn: list[Any] = []
 
-    def savefig(self: Any, path: Path, **_options: object) -> None:
-        path.write_bytes(b"<svg></svg>" if path.suffix == ".svg" else b"not rendered")
-        if self not in drawn:
-            drawn.append(self)
+    def render(figure: Any, path: Path) -> None:
+        render_nothing(figure, path)
+        drawn.append(figure)
 
-    monkeypatch.setattr(figure, "savefig", savefig)
+    monkeypatch.setattr(drawing, "render_figure", render)
     return drawn
+
+
+_installed = functools.cache(importlib.metadata.entry_points)  # reads the metadata of all packages for each group
 
 
 @pytest.fixture
 def register(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Mapping[str, str]], None]]:
     """A function (group, {name: "MODULE:OBJECT"}) that stands for a package with these entry points, beside our own."""
-    real, extra = importlib.metadata.entry_points, list[importlib.metadata.EntryPoint]()
+    extra: list[importlib.metadata.EntryPoint] = []
     caches = (
         registry.points,
         registry.is_own,
@@ -142,7 +156,7 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Mapping
     monkeypatch.setattr(
         importlib.metadata,
         "entry_points",
-        lambda group: [*real(group=group), *(point for point in extra if point.group == group)],
+        lambda group: [*_installed(group=group), *(point for point in extra if point.group == group)],
     )
     yield also
     forget()

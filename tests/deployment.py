@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +11,7 @@ from typing import Any
 
 import fleets
 from undrawn import undrawn
+from warm_start import WarmProcess
 
 from coordinator.config import to_toml
 from edge_sim.config import settings
@@ -56,7 +55,7 @@ class Deployment:
         self._enrolled = lab is not None
         tables = tables or fleets.tables(pictures, method, devices=3, **federation)
         self.fleet = sim_fleet.build_fleet(settings.parse(tables, Path("test.toml")))
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.running: dict[str, WarmProcess] = {}
         for device in self.fleet.devices:
             device.write(folder / "kits" / device.kit.id)
         self._write_federation(tables)
@@ -93,15 +92,8 @@ class Deployment:
             self.start_device(device)
 
     def _start(self, name: str, arguments: list[str], **environment: str) -> None:
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.running[name] = subprocess.Popen(
-                [sys.executable, "-m", "edge_sdk.cli", *arguments],
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**undrawn(), **environment},
-            )
+        log = self.folder / f"{name}.log"
+        self.running[name] = WarmProcess(arguments, cwd=self.folder, log=log, env={**undrawn(), **environment})
 
     def end(self, name: str, signal: int) -> int:
         """Send a signal, and wait for the process; its exit code."""
@@ -145,6 +137,5 @@ class Deployment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for process in self.running.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            process.kill()
             process.wait()

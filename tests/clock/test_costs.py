@@ -27,6 +27,12 @@ def totals_are_sums(result: Result) -> None:
     assert 0.5 * work["device_j_total"] < in_rounds_j < work["device_j_total"]  # the rest is the last evaluation's
 
 
+@functools.cache
+def undisturbed(pictures: Path) -> fleets.Run:
+    """Computed once for all moments of a crash."""
+    return fleets.Run(fleets.built(pictures)).finished()
+
+
 def crashed(pictures: Path, at_s: float) -> fleets.Run:
     crashing = fleets.Run(fleets.built(pictures))
     crashing.power_cut("coordinator", at_s, OUTAGE_S)
@@ -35,7 +41,7 @@ def crashed(pictures: Path, at_s: float) -> fleets.Run:
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9])
 def test_a_crash_of_the_coordinator_costs_its_outage_and_hides_no_work(pictures: Path, share: float) -> None:
-    calm = fleets.Run(fleets.built(pictures)).finished()
+    calm = undisturbed(pictures)
     begun_s, rounds = calm.server.record.started_s, [entry.virtual_s for entry in calm.result.history]
     assert begun_s is not None
     hit = crashed(pictures, begun_s + share * sum(rounds))

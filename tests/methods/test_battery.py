@@ -7,6 +7,7 @@ package brings, that formula is not known here, and not asked for.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 from collections import Counter
 from collections.abc import Callable
@@ -83,16 +84,22 @@ def made(pictures: Path, name: str, devices: int = 4, held: int = 2, **federatio
 
 
 @pytest.fixture(scope="module")
-def clean(pictures: Path) -> Callable[[str], fleets.Run]:
-    """The undisturbed run of a method, computed once."""
-    runs: dict[str, fleets.Run] = {}
+def heard(pictures: Path) -> Callable[[str], tuple[fleets.Run, list[tuple[Message, int]]]]:
+    """The undisturbed run of a method, and all that was sent in it, each message with its bytes; computed once."""
 
-    def run_of(name: str) -> fleets.Run:
-        if name not in runs:
-            runs[name] = fleets.Run(made(pictures, name)).finished()
-        return runs[name]
+    @functools.cache
+    def run_of(name: str) -> tuple[fleets.Run, list[tuple[Message, int]]]:
+        run = fleets.Run(made(pictures, name))
+        sent = run.tap_frames()
+        return run.finished(), sent
 
     return run_of
+
+
+@pytest.fixture(scope="module")
+def clean(heard: Callable[[str], tuple[fleets.Run, Any]]) -> Callable[[str], fleets.Run]:
+    """The undisturbed run of a method."""
+    return lambda name: heard(name)[0]
 
 
 # -- what it says ---------------------------------------------------------------------------------------------------
@@ -272,7 +279,7 @@ def test_with_local_epochs_a_round_trains_that_many(pictures: Path, name: str) -
     """The meters of two runs differ by the epochs, and by nothing else."""
     if name not in BYTES:
         pytest.skip("a method of another package, whose passes are not known here")
-    rounds, (few, many) = 2, (1, 3)
+    rounds, (few, many) = 2, (1, 2)
     spent = [_trained_flops(pictures, name, epochs, rounds) for epochs in (few, many)]
     for device, (flops, samples, spec) in spent[1].items():
         meter = Meter()
@@ -400,11 +407,12 @@ def test_bytes_are_those_of_the_formula(pictures: Path, name: str) -> None:
 
 
 @EVERY
-def test_each_message_is_sent_once_and_every_byte_counts_in_its_round(pictures: Path, name: str) -> None:
+def test_each_message_is_sent_once_and_every_byte_counts_in_its_round(
+    heard: Callable[[str], tuple[fleets.Run, list[tuple[Message, int]]]], name: str
+) -> None:
     """Round 0 and joining included: bytes and scalars of the report are those of the frames on the wire."""
-    run = fleets.Run(made(pictures, name))
-    sent = run.tap_frames()
-    rounds = range(len(run.finished().result.history))
+    run, sent = heard(name)
+    rounds = range(len(run.result.history))
     kinds = Counter((type(message), getattr(message, "device", ""), _place(message)) for message, _ in sent)
     assert [kind for kind, times in kinds.items() if times > 1 and kind[0] in (Hello, *UP, *DOWN)] == []
     for way, classes in (("up", (Hello, *UP)), ("down", (Welcome, *DOWN))):

@@ -93,6 +93,7 @@ def test_tables_are_data_frames(result, table):
         result.to_pandas("nope")
 
 
+@pytest.mark.draws
 def test_pictures_are_functions(result, tmp_path):
     pytest.importorskip("matplotlib")
     assert "accuracy_by_round" in dir(result.plot)

@@ -527,6 +527,7 @@ def test_rows_of_an_older_file_stay_when_columns_come(tiny: Table, tmp_path: Pat
     assert second["method"] == "local"
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize(
     "draws",
     [

@@ -33,6 +33,17 @@ def whole(pictures: Path) -> dict[str, Result]:
     return {method: run(fleets.tables(pictures, method)) for method in ("fedmd", "fedal")}
 
 
+_undisturbed: dict[str, Result] = {}
+
+
+def undisturbed(tables: dict[str, Any]) -> Result:
+    """The run of these tables to its end, computed once for all places at which tests cut it."""
+    key = to_toml(tables)
+    if key not in _undisturbed:
+        _undisturbed[key] = run(tables)
+    return _undisturbed[key]
+
+
 def same(result: Result, whole: Result) -> None:
     assert result.completed
     assert [d.accuracy for d in result.devices] == [d.accuracy for d in whole.devices]
@@ -60,7 +71,7 @@ def test_the_faults_that_were_to_come_come(
     """Lost frames cost this run seven answers, all after the cut, and decide what is learned."""
     tables = fleets.tables(pictures, rounds=10, quorum=3, deadline_s=20.0, retry_s=20.0)
     tables["faults"] = {"drop": 0.02, "delay": 0.1, "delay_s": 0.5}
-    whole = run(tables)
+    whole = undisturbed(tables)
     assert [entry.contributors for entry in whole.history] == [6, 6, 6, 6, 6, 5, 5, 5, 4, 4]
     with monkeypatch.context() as patch:
         stop_after(patch, steps, KeyboardInterrupt)
@@ -190,7 +201,7 @@ def test_devices_that_are_not_asked_have_the_same_figures(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, steps: int
 ) -> None:
     tables = fleets.tables(pictures, method, participants=2, rounds=5)
-    whole = run(tables)
+    whole = undisturbed(tables)
     stop_after(monkeypatch, steps, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         run(tables, out=tmp_path / "run")

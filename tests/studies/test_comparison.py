@@ -230,6 +230,7 @@ def read(path):
     return list(csv.DictReader(io.StringIO(path.read_text())))
 
 
+@pytest.mark.draws
 def test_every_picture_and_the_figures_behind_it(tmp_path):
     pytest.importorskip("matplotlib")
     paths = plots.draw_comparison(comparison(), tmp_path / "plots")
@@ -262,6 +263,7 @@ def test_the_figures_behind_the_pictures_are_the_worked_ones():
     assert [point.time_s for point in curve_plots.spent_points(fedal)] == [4.5, 9.0]
 
 
+@pytest.mark.draws
 def test_a_comparison_without_any_accuracy_is_drawn_too(tmp_path):
     pytest.importorskip("matplotlib")
     bare = Trial(0, dataclasses.replace(BASE, history=()))

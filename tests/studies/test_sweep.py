@@ -118,6 +118,7 @@ def test_conditions_are_not_chosen_and_each_has_its_own_table(config, tmp_path):
     assert points[3].gain == pytest.approx(chosen[1] - chosen[0])
 
 
+@pytest.mark.draws
 def test_a_gain_is_drawn_with_its_points_beside(config, tmp_path):
     pytest.importorskip("matplotlib")
     found, _ = ran(config, tmp_path, over=(ALPHA,), seeds=(0,))

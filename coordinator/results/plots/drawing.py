@@ -176,10 +176,15 @@ def picture(
         body = (margin_in / width_in, 0.02, 1 - 2 * margin_in / width_in, 1 - header_in / height_in - 0.02)
         figure.get_layout_engine().set(rect=body)  # type: ignore[union-attr,call-arg]  # "constrained" has a rect
         yield figure
-        for place, name in enumerate(look.formats):
-            figure.savefig(path.with_suffix(f".{name}"), format=name, **_SAVED[name])
-            if not place:
-                figure.set_layout_engine("none")  # the layout is found; a second search would take as long again
+        render_figure(figure, path)
+
+
+def render_figure(figure: Figure, path: Path) -> None:
+    """Write a figure in each format of the chosen look."""
+    for place, name in enumerate(chosen_look().formats):
+        figure.savefig(path.with_suffix(f".{name}"), format=name, **_SAVED[name])
+        if not place:
+            figure.set_layout_engine("none")  # the layout is found; a second search would take as long again
 
 
 _SAVED: Mapping[str, Any] = {

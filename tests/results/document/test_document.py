@@ -38,6 +38,7 @@ def bare(monkeypatch):
     )
 
 
+@pytest.mark.draws
 def test_the_file_says_what_a_reader_must_know_and_loads_nothing(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     missed = (Missed(2, 1, "device-1", "declined: <charging>"),)

@@ -20,6 +20,7 @@ AXE = Path(__file__).parents[1] / "page" / "axe" / "axe.min.js"
 
 pytestmark = [
     pytest.mark.long,
+    pytest.mark.draws,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH (apt install chromium)"),
 ]
 

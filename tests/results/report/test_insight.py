@@ -161,6 +161,7 @@ def test_models_of_several_widths_cannot_be_drawn_together(pictures: Path) -> No
 # -- drawn ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.draws
 def test_what_there_is_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     full, half = made(), Insight(predictions=made().predictions)

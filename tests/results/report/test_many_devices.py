@@ -11,6 +11,8 @@ from coordinator.results.plots import fleet_plots, plots
 from coordinator.results.report.run_files import read_run, write_run
 from coordinator.results.report.summary import summary, summary_text
 
+pytestmark = pytest.mark.draws
+
 NAMES = tuple(fleet_plots.BY_DEVICE)
 
 

@@ -15,6 +15,7 @@ from coordinator.results.report.run_files import write_run
 from edge_sdk.cli import main
 
 pytest.importorskip("matplotlib")
+pytestmark = pytest.mark.draws
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from coordinator.results.report.run_files import write_run
 from edge_sdk.cli import main
 from edge_sdk.errors import MissingExtra, StoreError
 
+pytestmark = pytest.mark.draws
+
 NAMES = [
     "accuracy_by_round.png",
     "devices_alone_federated.png",
