@@ -67,8 +67,9 @@ def device_status(federation: str, device: str) -> str:
     return f"{ROOT}/{_level(federation)}/st/{_level(device)}"
 
 
+@functools.lru_cache(maxsize=64)
 def coordinator_status(federation: str) -> str:
-    """Return the topic of the coordinator's retained status."""
+    """Return the topic of the coordinator's retained status; the devices of a simulation share one text."""
     return f"{ROOT}/{_level(federation)}/coord"
 
 

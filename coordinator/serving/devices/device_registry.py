@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 from coordinator.serving.devices import admission
@@ -113,7 +114,7 @@ class DeviceRegistry:
     def registered(self) -> Registered:
         """The devices that have joined, as a method sees them."""
         if self._registered is None:
-            layouts = {self.numbers[name]: hello.layout.hex() for name, hello in self.hellos.items() if hello.layout}
+            layouts = {self.numbers[name]: _hex(hello.layout) for name, hello in self.hellos.items() if hello.layout}
             samples = sum(self.samples[name] for name in self.numbers)
             self._registered = Registered(len(self.numbers), samples, layouts)
         return self._registered
@@ -168,6 +169,12 @@ class DeviceRegistry:
             return False
         self._statuses[device] = stamp
         return True
+
+
+@lru_cache(maxsize=64)
+def _hex(layout: bytes) -> str:
+    """Return a layout as text; the devices of a kind share it."""
+    return layout.hex()
 
 
 # Which process speaks for each device: Hellos reveal two processes that use one identity at the same time.
