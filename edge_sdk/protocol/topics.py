@@ -35,7 +35,7 @@ def is_id(name: str) -> bool:
     return len(name) <= ID.most and re.fullmatch(ID.pattern, name) is not None
 
 
-@functools.lru_cache(maxsize=2**16)
+@functools.lru_cache(maxsize=2**12)
 def _level(name: str) -> str:
     """Return an id for use as one level of a topic.
 
@@ -196,15 +196,16 @@ def matches(pattern: str, topic: str) -> bool:
     `+` stands for one level, and `#` at the end for any number of levels, or none.  Neither covers a topic that begins
     with `$`.
     """
-    return _short_matches(pattern, topic) if len(topic) <= LONGEST else _matches(pattern, topic)
+    return _short_matches(pattern, topic) if len(topic) <= LONGEST else covers(pattern, topic)
 
 
 @functools.lru_cache(maxsize=2**14)
 def _short_matches(pattern: str, topic: str) -> bool:
-    return _matches(pattern, topic)
+    return covers(pattern, topic)
 
 
-def _matches(pattern: str, topic: str) -> bool:
+def covers(pattern: str, topic: str) -> bool:
+    """Return what `matches` returns, without keeping it."""
     wanted, found = pattern.split("/"), topic.split("/")
     if topic.startswith("$") and wanted[0] in ("+", "#"):
         return False

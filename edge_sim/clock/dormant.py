@@ -334,7 +334,7 @@ class Dormant:
         if like is None:
             return False
         came = WelcomeCame(like, welcome.number, welcome.epoch, stamp.sequence, now_s)
-        repeats = stamp.boot_epoch == welcome.epoch and event.topic == self._welcome(came).topic
+        repeats = stamp.boot_epoch == welcome.epoch and event.topic == self._welcome_topic
         self._feed(Welcomed(welcome.epoch, now_s, run=welcome.run), came if repeats else Happened(event, now_s))
         return True
 
@@ -353,12 +353,14 @@ class Dormant:
         for each in self._happened:
             yield each if isinstance(each, Happened) else Happened(self._welcome(each), each.now_s)
 
+    @property
+    def _welcome_topic(self) -> str:
+        return topics.down(self._words.federation, self._transport.client_id, "join")
+
     def _welcome(self, came: WelcomeCame) -> Incoming:
         """Return a Welcome as it came."""
-        name = self._transport.client_id
-        message = replace(came.like, device=name, number=came.number, epoch=came.epoch)
-        frame = codec.encode(message, Stamp(came.epoch, came.sequence))
-        return Incoming(topics.down(self._words.federation, name, "join"), frame)
+        message = replace(came.like, device=self._transport.client_id, number=came.number, epoch=came.epoch)
+        return Incoming(self._welcome_topic, codec.encode(message, Stamp(came.epoch, came.sequence)))
 
     def agrees_with(self, participant: Participant) -> bool:
         """Whether a participant that has taken the same events is where this device is, and says the same."""

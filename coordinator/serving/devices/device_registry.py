@@ -141,7 +141,7 @@ class DeviceRegistry:
 
     def greeted(self, device: str, stamp: Stamp) -> None:
         """Note that a device sent a Hello, in a frame with this stamp."""
-        self._stamps[device] = stamp
+        self._stamps[device] = _shared(stamp)
 
     def last_hello(self, device: str) -> Stamp | None:
         """Return the stamp of a device's last Hello, or None if it sent none."""
@@ -167,8 +167,14 @@ class DeviceRegistry:
         newer = (stamp.boot_epoch, stamp.sequence) > (last.boot_epoch, last.sequence)
         if not newer or stamp.boot_epoch < hello.boot_epoch:
             return False
-        self._statuses[device] = stamp
+        self._statuses[device] = _shared(stamp)
         return True
+
+
+@lru_cache(maxsize=64)
+def _shared(stamp: Stamp) -> Stamp:
+    """Return a stamp; those of a fleet's first frames are alike, and in memory once."""
+    return stamp
 
 
 @lru_cache(maxsize=64)

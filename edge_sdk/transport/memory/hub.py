@@ -15,6 +15,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from edge_sdk.errors import LocalProtocolError
@@ -30,8 +31,6 @@ C = TypeVar("C")
 _CONNECTED = Connected()
 _CACHED_TOPICS = 2**10
 """Most topics whose subscribers are known without a search: those of a round, not of a whole fleet."""
-_FEW_ARRIVALS = 1024
-"""So many pairs of clients are remembered without a look at which arrivals have passed."""
 
 
 class _Alone(NamedTuple, Generic[C]):
@@ -99,16 +98,18 @@ class SubscriptionTree(Generic[C]):
             trees = [node.below for node in nodes]
             nodes = []
             for tree in trees:
-                if wildcards:
+                if wildcards and "#" in tree:
                     found += _at_end(tree)
                 for name in (level, "+") if wildcards else (level,):
                     below = tree.get(name)
                     if isinstance(below, SubscriptionTree):
                         nodes.append(below)
-                    elif below is not None and topics.matches(below.pattern, topic):
+                    elif below is not None and topics.covers(below.pattern, topic):
                         found.append(below.client)
         for node in nodes:
-            found += node.here + _at_end(node.below)
+            found += node.here
+            if "#" in node.below:
+                found += _at_end(node.below)
         return found
 
 
@@ -199,8 +200,9 @@ class Hub:
         """A cache by topic, valid until any subscription changes."""
         self._retained: dict[str, Frame] = {}
         self._arrivals_s: dict[tuple[str, int], float] = {}
-        """When the last frame of a sender, by id, arrives at a client, by number; those of the past may be missing."""
-        self._most_arrivals = _FEW_ARRIVALS
+        """When the last frame of a sender, by id, arrives at a client, by number; forgotten once all are past."""
+        self._latest_s = 0.0
+        """The latest of them."""
         self.down = False
         """Whether the broker itself is down."""
         self.splicers: defaultdict[str, Splicer] = defaultdict(Splicer)
@@ -252,8 +254,10 @@ class Hub:
         if topic not in self._subscribers:
             if len(self._subscribers) >= _CACHED_TOPICS:
                 self._subscribers.clear()
-            found = {client.number: client for client in self._subscriptions.find(topic)}
-            self._subscribers[topic] = tuple(found[number] for number in sorted(found))
+            found = self._subscriptions.find(topic)
+            if len(found) > 1:
+                found = sorted(set(found), key=attrgetter("number"))
+            self._subscribers[topic] = tuple(found)
         return self._subscribers[topic]
 
     def subscribe(self, client: MemoryTransport, patterns: Sequence[str], before: Sequence[str] = ()) -> None:
@@ -342,15 +346,14 @@ class Hub:
 
     def _in_order_s(self, sender_id: str, client: MemoryTransport, transfer_s: float) -> float:
         """Return the arrival time of a frame, which never overtakes an earlier one between the same two clients."""
-        pair = sender_id, client.number
-        arrival_s, earlier_s = self.now_s + transfer_s, self._arrivals_s.get(pair, 0.0)
+        pair, now_s = (sender_id, client.number), self.now_s
+        if self._arrivals_s and now_s > self._latest_s:
+            self._arrivals_s = {}
+        arrival_s, earlier_s = now_s + transfer_s, self._arrivals_s.get(pair, 0.0)
         if arrival_s < earlier_s:
             return earlier_s
-        if len(self._arrivals_s) >= self._most_arrivals:
-            now_s = self.now_s
-            self._arrivals_s = {at: later_s for at, later_s in self._arrivals_s.items() if later_s > now_s}
-            self._most_arrivals = 2 * len(self._arrivals_s) + _FEW_ARRIVALS
         self._arrivals_s[pair] = arrival_s
+        self._latest_s = max(self._latest_s, arrival_s)
         return arrival_s
 
     @property
