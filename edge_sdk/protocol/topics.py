@@ -30,9 +30,12 @@ LONGEST = 256
 """The maximum length of a legal topic in characters."""
 
 
+_fits = re.compile(ID.pattern).fullmatch
+
+
 def is_id(name: str) -> bool:
     """Whether a name is a legal id, and so safe as one level of a topic."""
-    return len(name) <= ID.most and re.fullmatch(ID.pattern, name) is not None
+    return len(name) <= ID.most and _fits(name) is not None
 
 
 @functools.lru_cache(maxsize=2**12)
