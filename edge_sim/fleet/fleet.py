@@ -229,8 +229,8 @@ class Fleet:
             return ""
         when = "each round" if every == 1 else f"every {every:,} rounds"
         return (
-            f"all {count:,} devices are measured after {when} on {len(self.dataset.test):,} test samples, which can take "
-            f"longer than training (run.measured = {measured}: fewer devices; train.evaluate_every: fewer rounds)"
+            f"all {count:,} devices are measured after {when} on {len(self.dataset.test):,} test samples, which can "
+            f"take longer than training (run.measured = {measured}: fewer devices; train.evaluate_every: fewer rounds)"
         )
 
     @property
