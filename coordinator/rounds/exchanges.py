@@ -170,7 +170,7 @@ def open_exchange(state: RoundState, now_s: float) -> RoundTransition:
 
 
 def _less(devices: AbstractSet[str], without: Collection[str]) -> AbstractSet[str]:
-    """Return devices without some; a difference would copy all members of a large fleet even if there are none."""
+    """Return devices less some; subtracting an empty set would copy all members of a large fleet."""
     return devices - frozenset(without) if without else devices
 
 

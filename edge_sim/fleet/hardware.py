@@ -76,25 +76,6 @@ class Hardware:
     number of seconds, to which computing adds and from which resting subtracts.
     """
 
-    __slots__ = (
-        "_before",
-        "_began_s",
-        "_books",
-        "_busy_until_s",
-        "_capacity_j",
-        "_changed",
-        "_charge_w",
-        "_off_s",
-        "_place",
-        "_rested_s",
-        "_settled_j",
-        "_since_s",
-        "_transfers",
-        "_unfinished",
-        "board",
-        "link",
-    )
-
     def __init__(self, board: Board, link: Link, *, battery_wh: float | None = None, charge_w: float = 0.0) -> None:
         """battery_wh: replaces the board's value; 0 means mains power.  charge_w: charging power while it is off."""
         self.board, self.link = board, link
