@@ -26,6 +26,7 @@ class WarmProcess:
 
     def __init__(self, arguments: Sequence[str], *, cwd: Path, log: Path, env: Mapping[str, str]) -> None:
         self._origin = _origin()
+        log.touch()  # a test may read it before the process has begun
         asked = {"arguments": arguments, "cwd": str(cwd), "log": str(log), "env": dict(env)}
         self.pid = self._origin.start(json.dumps(asked))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -143,9 +144,9 @@ def open_exchange(state: RoundState, now_s: float) -> RoundTransition:
         return open_buffer(state, now_s)
     restarted = state.phase is RoundPhase.GATHERING and (state.place > FIRST or bool(state.folded))
     state = replace(state, members=frozenset(state.members))  # much faster to subtract from; new devices are rare now
-    here = state.members - state.away
-    pool = here if len(here | state.folded) >= state.policy.quorum else state.members
-    pool -= state.declined
+    here = _less(state.members, state.away)
+    pool = here if len(here) + len(state.folded - here) >= state.policy.quorum else state.members
+    pool = _less(pool, state.declined)
     invited = choose_devices(state, pool) | state.folded
     if len(state.folded) >= state.policy.expected:  # already closed before a restart: no further upload may count
         invited = frozenset(state.folded)
@@ -166,6 +167,11 @@ def open_exchange(state: RoundState, now_s: float) -> RoundTransition:
     if closing or not state.missing:
         return state, closing
     return state, (invitation(state, state.missing, now_s),)
+
+
+def _less(devices: AbstractSet[str], without: Collection[str]) -> AbstractSet[str]:
+    """Return devices less some; subtracting an empty set would copy all members of a large fleet."""
+    return devices - frozenset(without) if without else devices
 
 
 def open_buffer(state: RoundState, now_s: float) -> RoundTransition:

@@ -30,12 +30,15 @@ LONGEST = 256
 """The maximum length of a legal topic in characters."""
 
 
+_fits = re.compile(ID.pattern).fullmatch
+
+
 def is_id(name: str) -> bool:
     """Whether a name is a legal id, and so safe as one level of a topic."""
-    return len(name) <= ID.most and re.fullmatch(ID.pattern, name) is not None
+    return len(name) <= ID.most and _fits(name) is not None
 
 
-@functools.lru_cache(maxsize=2**16)
+@functools.lru_cache(maxsize=2**12)
 def _level(name: str) -> str:
     """Return an id for use as one level of a topic.
 
@@ -67,8 +70,9 @@ def device_status(federation: str, device: str) -> str:
     return f"{ROOT}/{_level(federation)}/st/{_level(device)}"
 
 
+@functools.lru_cache(maxsize=64)
 def coordinator_status(federation: str) -> str:
-    """Return the topic of the coordinator's retained status."""
+    """Return the topic of the coordinator's retained status; the devices of a simulation share one text."""
     return f"{ROOT}/{_level(federation)}/coord"
 
 
@@ -195,15 +199,16 @@ def matches(pattern: str, topic: str) -> bool:
     `+` stands for one level, and `#` at the end for any number of levels, or none.  Neither covers a topic that begins
     with `$`.
     """
-    return _short_matches(pattern, topic) if len(topic) <= LONGEST else _matches(pattern, topic)
+    return _short_matches(pattern, topic) if len(topic) <= LONGEST else covers(pattern, topic)
 
 
 @functools.lru_cache(maxsize=2**14)
 def _short_matches(pattern: str, topic: str) -> bool:
-    return _matches(pattern, topic)
+    return covers(pattern, topic)
 
 
-def _matches(pattern: str, topic: str) -> bool:
+def covers(pattern: str, topic: str) -> bool:
+    """Return what `matches` returns, without keeping it."""
     wanted, found = pattern.split("/"), topic.split("/")
     if topic.startswith("$") and wanted[0] in ("+", "#"):
         return False

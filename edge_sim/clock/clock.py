@@ -14,6 +14,7 @@ class VirtualClock:
         self.now_s = now_s
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._asked = 0
+        self._exact = LocalClock(self)
 
     def at(self, time_s: float, act: Callable[[], None], place: int | None = None) -> None:
         """Schedule a call at a time that is not in the past.  place: its reserved place in the order of that time."""
@@ -29,6 +30,10 @@ class VirtualClock:
         first = self._asked + 1
         self._asked += count
         return first
+
+    def local(self, offset_s: float, drift: float) -> LocalClock:
+        """Return a device's clock; those without an error are one object."""
+        return LocalClock(self, offset_s=offset_s, drift=drift) if offset_s or drift else self._exact
 
     @property
     def next_s(self) -> float:

@@ -11,10 +11,11 @@ resumed run such a device begins asleep: it joins again with the session that it
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from operator import attrgetter
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from edge_sdk.device.joining import hello
 from edge_sdk.device.link.uplink import Uplink
@@ -38,15 +39,17 @@ from edge_sdk.device.session import (
 from edge_sdk.device.store import MemoryStore, Store
 from edge_sdk.device.training.workbench import MAX_DISCLOSED_CLASSES
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol import topics
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec
-from edge_sdk.protocol.frames.codec import Stamp
-from edge_sdk.protocol.frames.frame_parts import Frame, FrameParts, ToldFrame
+from edge_sdk.protocol.frames.codec import Envelope, Stamp
+from edge_sdk.protocol.frames.frame_parts import Frame, ToldFrame
 from edge_sdk.protocol.messages import CoordinatorStatus, Hello, Message, Welcome
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, TransportEvent
 from edge_sdk.transport.memory.hub import MemoryTransport
 from edge_sim.fleet.fleet import Device, Kit
 
+_FIRST = SessionState()
 EXAMPLES = 2
 """Awake devices of a kind that show what the others of it send."""
 BOOT_EPOCH = 1
@@ -107,9 +110,9 @@ class KindsWords:
         self._example = example
         self.least_batch = context.bench.model.spec.least_batch
         self._hello = hello(context)
+        self.federation = self._hello.federation
         self._discloses = context.bench.discloses_classes
         self._frames = codec.Circular(self._hello, own=_OWN)
-        self._end = b""
         self._believed: Welcome | None = None
         """The last Welcome that equals the example's but for device, number and epoch."""
 
@@ -129,28 +132,19 @@ class KindsWords:
         """Return the frame of a device's Hello."""
         return self._frames.told(self.hello(device), stamp, _OWN)
 
-    def kept(self, frame: bytes) -> Frame:
-        """Return a Welcome's frame for later; its end, which has the settings, is in memory once."""
-        if len(frame) <= _FRONT_BYTES:
-            return bytes(frame)
-        if not self._end:
-            self._end = frame[_FRONT_BYTES:]
-        front = frame[: len(frame) - len(self._end)]
-        return FrameParts(front, self._end) if frame.endswith(self._end) else bytes(frame)
-
-    def believes(self, welcome: Welcome) -> bool:
-        """Whether the example has joined by such a Welcome, without more to do."""
+    def believed(self, welcome: Welcome) -> Welcome | None:
+        """Return the Welcome by which the example has joined, without more to do, if this one is like it."""
         context = self._example.participant.context
         joined, phase = context.membership, context.session.phase
         if joined is None or phase in (SessionPhase.JOINING, SessionPhase.FETCHING, SessionPhase.REFUSED):
-            return False
+            return None
         theirs = joined.welcome
         if self._believed is None or welcome.spec is not self._believed.spec:
             if welcome.spec != theirs.spec:
-                return False
+                return None
             self._believed = welcome
         like = replace(welcome, device=theirs.device, number=theirs.number, epoch=theirs.epoch, spec=theirs.spec)
-        return like == theirs
+        return theirs if like == theirs else None
 
 
 def _kind(device: Device) -> _Kind | None:
@@ -172,8 +166,6 @@ def _without_data(said: Hello) -> Hello:
     return replace(said, device="_", samples=0, class_counts=(), test_samples=0)
 
 
-_FRONT_BYTES = 256
-"""Maximum bytes of a Welcome's frame before its settings: header, federation, device and number."""
 _OWN = ("samples", "class_counts", "test_samples")
 """The fields of a Hello, beside the device's name, in which two devices of a kind may differ."""
 
@@ -182,6 +174,17 @@ class Happened(NamedTuple):
     """An event that a dormant device has taken, or None for the passing of time, and when (s, by its own clock)."""
 
     event: TransportEvent | None
+    now_s: float
+
+
+class WelcomeCame(NamedTuple):
+    """A Welcome that a dormant device has taken: it says what its example's says, but for device, number and epoch."""
+
+    like: Welcome
+    number: int
+    epoch: int
+    sequence: int
+    """Of its stamp."""
     now_s: float
 
 
@@ -217,17 +220,39 @@ def resumed_at_rest(store: Store) -> Resumed | None:
     return Resumed(store, SessionState(epoch=welcome.epoch, run=welcome.run, exchange_id=begun))
 
 
+class _DormantWill:
+    """The will of a dormant device, which is made when its link breaks."""
+
+    __slots__ = ("_federation", "_transport")
+
+    def __init__(self, transport: MemoryTransport, federation: str) -> None:
+        self._transport, self._federation = transport, federation
+
+    @property
+    def topic(self) -> str:
+        """Implement LastWill."""
+        return topics.device_status(self._federation, self._transport.client_id)
+
+    @property
+    def frame(self) -> bytes:
+        """Implement LastWill: a device's will has the first stamp of its start."""
+        return _uplink(self._transport, self._federation).will().frame
+
+
+def _uplink(transport: MemoryTransport, federation: str) -> Uplink:
+    return Uplink(transport, federation=federation, device=transport.client_id, boot_epoch=BOOT_EPOCH)
+
+
 class Dormant:
     """A device without an agent."""
 
-    __slots__ = ("_device", "_federation", "_uplink", "_words", "happened", "left", "resumed", "session")
+    __slots__ = ("_device", "_happened", "_sent", "_transport", "_uplink", "_words", "left", "resumed", "session")
 
     def __init__(
         self,
         device: Device,
         words: KindsWords,
         transport: MemoryTransport,
-        federation: str,
         *,
         before: Participant | None = None,
         resumed: Resumed | None = None,
@@ -236,14 +261,16 @@ class Dormant:
 
         resumed: its state in a resumed run, or None if it has had no work yet.
         """
-        self._device, self._words, self._federation = device, words, federation
-        self.happened: list[Happened] = []
-        """All that came so far, for the agent."""
+        self._device, self._words, self._transport = device, words, transport
+        self._happened: tuple[Happened | WelcomeCame, ...] = ()
+        self._uplink: Uplink | None = None
+        """That of a device that has had work; others make one for each message."""
+        self._sent = 0
+        """The number of frames sent without it."""
         self.left: KeptAsleep | None = None
         self.resumed = resumed
         if before is None:
-            self.session = SessionState() if resumed is None else resumed.session
-            self._uplink = Uplink(transport, federation=federation, device=device.kit.id, boot_epoch=BOOT_EPOCH)
+            self.session = _FIRST if resumed is None else resumed.session
             return
         self.session, self._uplink, store = before.context.session, before.uplink, before.context.store
         if isinstance(store, MemoryStore):
@@ -262,7 +289,13 @@ class Dormant:
 
     def connect(self) -> None:
         """Connect to the broker."""
-        self._uplink.connect()
+        transport, federation = self._transport, self._words.federation
+        if self._uplink is not None:
+            self._uplink.connect()
+            return
+        self._sent += 1  # the will has this stamp
+        subscriptions = topics.device_subscriptions(federation, transport.client_id)
+        transport.connect(subscriptions, _DormantWill(transport, federation))
 
     def next_due_s(self) -> float | None:
         """Return when `tick` next has something to do, in seconds, or None."""
@@ -276,26 +309,38 @@ class Dormant:
 
     def handle(self, event: TransportEvent, now_s: float) -> bool:
         """Take an event; returns False, without having changed anything, if the event needs an agent."""
-        happened = Happened(event, now_s)
         if isinstance(event, Connected):
-            self._uplink.announce("ready")
-            self._feed(LinkUp(now_s), happened)
+            self._say(lambda uplink: uplink.announce("ready"))
+            self._feed(LinkUp(now_s), _happened(event, now_s))
         elif isinstance(event, Disconnected) and not event.final and not event.taken_over:
-            self._feed(LinkDown(), happened)
-        elif isinstance(event, Incoming) and (found := self._understood(event, now_s)) is not None:
-            if isinstance(found, Welcomed):
-                happened = Happened(Incoming(event.topic, self._words.kept(event.frame)), now_s)
-            self._feed(found, happened)
+            self._feed(LinkDown(), _happened(event, now_s))
+        elif isinstance(event, Incoming) and (envelope := _envelope(event.frame)) is not None:
+            message = envelope.message
+            if isinstance(message, Welcome):
+                return self._welcomed(event, message, envelope.stamp, now_s)
+            seen = self._seen(message, now_s)
+            if seen is None:
+                return False
+            self._feed(seen, _happened(event, now_s))
         else:
             return False
         return True
 
-    def _understood(self, incoming: Incoming, now_s: float) -> SessionEvent | None:
-        """Return what a frame means for the session, or None if an agent has to read it."""
-        message = _message(incoming.frame)
-        if isinstance(message, Welcome) and self._is_welcome(message):
-            return Welcomed(message.epoch, now_s, run=message.run)
-        if not isinstance(message, CoordinatorStatus) or message.federation != self._federation:
+    def _welcomed(self, event: Incoming, welcome: Welcome, stamp: Stamp, now_s: float) -> bool:
+        """Take a Welcome for this device by which its example has joined without more to do."""
+        if self.session.phase is not SessionPhase.JOINING and welcome.run != self.session.run:
+            return False
+        like = self._words.believed(welcome) if welcome.device == self._device.kit.id else None
+        if like is None:
+            return False
+        came = WelcomeCame(like, welcome.number, welcome.epoch, stamp.sequence, now_s)
+        repeats = stamp.boot_epoch == welcome.epoch and event.topic == self._welcome_topic
+        self._feed(Welcomed(welcome.epoch, now_s, run=welcome.run), came if repeats else Happened(event, now_s))
+        return True
+
+    def _seen(self, message: Message, now_s: float) -> CoordinatorSeen | None:
+        """Return what a message means for the session, or None if an agent has to read it."""
+        if not isinstance(message, CoordinatorStatus) or message.federation != self._words.federation:
             return None
         over, joining = message.state in ("finished", "failed"), self.session.phase is SessionPhase.JOINING
         if message.state == "lost" or (over and joining):
@@ -303,11 +348,19 @@ class Dormant:
         reason = message.reason if message.state == "failed" else ""
         return CoordinatorSeen(message.epoch, over, reason, now_s, message.run or b"", message.greet)
 
-    def _is_welcome(self, welcome: Welcome) -> bool:
-        """Whether this Welcome is for this device, and one by which its example has joined without more to do."""
-        if self.session.phase is not SessionPhase.JOINING and welcome.run != self.session.run:
-            return False
-        return welcome.device == self._device.kit.id and self._words.believes(welcome)
+    def happened(self) -> Iterator[Happened]:
+        """Yield all that came so far, for the agent."""
+        for each in self._happened:
+            yield each if isinstance(each, Happened) else Happened(self._welcome(each), each.now_s)
+
+    @property
+    def _welcome_topic(self) -> str:
+        return topics.down(self._words.federation, self._transport.client_id, "join")
+
+    def _welcome(self, came: WelcomeCame) -> Incoming:
+        """Return a Welcome as it came."""
+        message = replace(came.like, device=self._transport.client_id, number=came.number, epoch=came.epoch)
+        return Incoming(self._welcome_topic, codec.encode(message, Stamp(came.epoch, came.sequence)))
 
     def agrees_with(self, participant: Participant) -> bool:
         """Whether a participant that has taken the same events is where this device is, and says the same."""
@@ -315,12 +368,22 @@ class Dormant:
             self._device
         )
 
-    def _feed(self, event: SessionEvent, happened: Happened) -> None:
-        self.happened.append(happened)
+    def _feed(self, event: SessionEvent, happened: Happened | WelcomeCame) -> None:
+        self._happened += (happened,)
         self.session, commands = _advanced(self.session, event)
         for command in commands:
             if isinstance(command, SayHello):
-                self._uplink.tell(partial(self._words.frame, self._device))
+                self._say(lambda uplink: uplink.tell(partial(self._words.frame, self._device)))
+
+    def _say(self, said: Callable[[Uplink], None]) -> None:
+        """Send a message; a device that has had no work keeps only the number of its frames for that."""
+        if self._uplink is not None:
+            said(self._uplink)
+            return
+        uplink = _uplink(self._transport, self._words.federation)
+        uplink.sent = self._sent
+        said(uplink)
+        self._sent = uplink.sent
 
 
 @lru_cache(maxsize=256)
@@ -329,15 +392,21 @@ def _advanced(state: SessionState, event: SessionEvent) -> SessionTransition:
     return advance_session(state, event)
 
 
-def _message(frame: bytes) -> Message | None:
-    """Return the message in a frame, or None if it has none."""
-    return codec.decode(frame).message if isinstance(frame, ToldFrame) else _decoded(frame)
+@lru_cache(maxsize=64)
+def _happened(event: TransportEvent, now_s: float) -> Happened:
+    """Return a Happened; many devices take the same events at the same time, and share them."""
+    return Happened(event, now_s)
+
+
+def _envelope(frame: bytes) -> Envelope | None:
+    """Return what a frame says, or None if it says nothing."""
+    return cast("Envelope", frame.envelope) if isinstance(frame, ToldFrame) else _decoded(frame)
 
 
 @lru_cache(maxsize=1)
-def _decoded(frame: bytes) -> Message | None:
+def _decoded(frame: bytes) -> Envelope | None:
     """Decode a frame; the coordinator's status is the same one for all."""
     try:
-        return codec.decode(frame).message
+        return codec.decode(frame)
     except RemoteProtocolError:
         return None

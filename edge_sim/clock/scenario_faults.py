@@ -30,13 +30,16 @@ _EMPTY = 1e-6
 class SwitchableDevice(Protocol):
     """The interface of a device that its faults need: its state, and its power switch."""
 
-    clock: VirtualClock
     device: Device
     hardware: Hardware
     powered: bool
     excused: bool
     """Whether the run may end without this device, because a fault keeps it off."""
     faults: DeviceFaults | None
+
+    @property
+    def clock(self) -> VirtualClock:
+        """The clock of the run."""
 
     @property
     def over(self) -> bool:
@@ -86,6 +89,14 @@ def schedule_faults(fleet: FaultyFleet, scenario: ScenarioTable, seed: int) -> N
     forever = fleet.server.rounds.policy.forever
     clock.at(scenario.until_s + scenario.ending_s * forever, lambda: _give_up(fleet, scenario))
     for device in fleet.devices:
+        give_faults(device, scenario, seed)
+
+
+def give_faults(device: SwitchableDevice, scenario: ScenarioTable, seed: int) -> None:
+    """Schedule the faults of a device that may have any."""
+    conditions = device.device.conditions
+    chances = conditions.slow_share or conditions.dropout or conditions.power_cuts_per_day
+    if chances or conditions.available is not None or conditions.fails_after_s is not None or device.hardware.battery:
         device.faults = DeviceFaults(device, scenario, seed)
         device.faults.begin()
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.arguments import SimulatedId
 from edge_sdk.agent.loop import INSTANCE_BYTES
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.session import SessionState
@@ -20,7 +21,7 @@ from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
 from edge_sim.clock.awake_devices import AwakeDevices
-from edge_sim.clock.clock import LocalClock, VirtualClock
+from edge_sim.clock.clock import VirtualClock
 from edge_sim.clock.computation_queue import Computation, ComputationQueue
 from edge_sim.clock.dormant import Dormant, DormantKinds, resumed_at_rest
 from edge_sim.clock.scenario_faults import DeviceFaults
@@ -29,43 +30,59 @@ from edge_sim.engines.base import ask
 from edge_sim.fleet.fleet import Device, hardware
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all devices of a process have in common."""
+
+    hub: Hub
+    clock: VirtualClock
+    queue: ComputationQueue
+    federation: str = field(kw_only=True)
+    caches: Path | None = field(default=None, kw_only=True)
+    """A folder in which each device keeps the public set that it fetches, or None if it has it from the start."""
+    secured: Path | None = field(default=None, kw_only=True)
+    """A folder with a folder of keys for each device, or None for unsigned frames."""
+    common: CommonKnowledge | None = field(default=None, kw_only=True)
+    """Knowledge shared within this process."""
+    kinds: DormantKinds | None = field(default=None, kw_only=True)
+    """Which devices may be dormant, or None if none may."""
+    awake: AwakeDevices | None = field(default=None, kw_only=True)
+    """Puts devices to sleep again."""
+
+
 class VirtualDevice:
     """An agent whose computing takes virtual time."""
 
-    def __init__(
-        self,
-        device: Device,
-        store: Store | None,
-        hub: Hub,
-        clock: VirtualClock,
-        federation: str,
-        *,
-        queue: ComputationQueue,
-        caches: Path | None = None,
-        identity: str | Path,
-        common: CommonKnowledge | None = None,
-        kinds: DormantKinds | None = None,
-        awake: AwakeDevices | None = None,
-    ) -> None:
-        """identity: the device's id, or a folder with its keys.  common: knowledge shared within this process.
+    __slots__ = (
+        "_agent",
+        "_agent_type",
+        "_computed",
+        "_dormant",
+        "_own",
+        "_shared",
+        "_transport",
+        "_waker",
+        "device",
+        "excused",
+        "faults",
+        "hardware",
+        "powered",
+    )
 
-        kinds: which devices may be dormant, or None if this one may not.  awake: puts devices to sleep again.
-        """
-        self._kinds, self._awake = kinds, awake
-        self._queue, self._identity, self._common = queue, identity, common
-        self._cache = caches / device.kit.id if caches else None
-        self.device, self.clock = device, clock
-        self._hub, self._federation = hub, federation
+    def __init__(self, device: Device, store: Store | None, shared: Surroundings) -> None:
+        self.device, self._shared = device, shared
         self.hardware = hardware(device)
         self.faults: DeviceFaults | None = None
+        """Its faults, or None if it has none."""
         self.powered = True
         self.excused = False
         """Whether the run may end without this device, because a fault keeps it off."""
         conditions = device.conditions
-        self._own = LocalClock(clock, offset_s=conditions.clock_offset_s, drift=conditions.clock_drift)
-        self._agent_type = agent_for(conditions.byzantine, federation, device.kit.seed)
+        self._own = self.clock.local(conditions.clock_offset_s, conditions.clock_drift)
+        self._agent_type = agent_for(conditions.byzantine, shared.federation, device.kit.seed)
         self._dormant: Dormant | None = None
         """The dormant form of the device, or None while it is awake."""
+        kinds, awake = shared.kinds, shared.awake
         resumed = resumed_at_rest(store) if kinds is not None and store is not None else None
         words = kinds.words(device) if kinds is not None and (store is None or resumed is not None) else None
         if words is None:
@@ -76,9 +93,14 @@ class VirtualDevice:
                     awake.begin(self)
         else:
             self._link()
-            self._dormant = Dormant(device, words, self._transport, federation, resumed=resumed)
+            self._dormant = Dormant(device, words, self._transport, resumed=resumed)
             if resumed is not None and awake is not None:
                 awake.keep(self)
+
+    @property
+    def clock(self) -> VirtualClock:
+        """The clock of the run."""
+        return self._shared.clock
 
     @property
     def over(self) -> bool:
@@ -137,12 +159,12 @@ class VirtualDevice:
 
     def power_off(self) -> None:
         """Switch the board off; its unfinished computation is lost."""
-        self._queue.settle(self.participant)
+        self._shared.queue.settle(self.participant)
         if isinstance(self.participant.context.store, MemoryStore):
             self.participant.context.store.hold()
         self.powered = False
         self.hardware.power_off(self.clock.now_s)
-        self._hub.cut_power(self.device.kit.id)
+        self._shared.hub.cut_power(self.device.kit.id)
         self._waker.stop()
 
     def power_on(self) -> None:
@@ -155,10 +177,9 @@ class VirtualDevice:
 
     def _link(self) -> None:
         """Enter the broker's clients."""
-        self._transport: MemoryTransport = self._hub.link(self.device.kit.id, self.hardware.transfer_s)
+        self._transport: MemoryTransport = self._shared.hub.link(self.device.kit.id, self.hardware)
         self._computed = 0
-        self._waker = Waker(self.clock, self._wake, self._due_s)
-        self._transport.on_event = self._waker.soon
+        self._waker = self._transport.on_event = Waker(self.clock, self)
 
     def _start(self, store: Store | None) -> None:
         self._link()
@@ -166,14 +187,14 @@ class VirtualDevice:
 
     def fall_asleep(self) -> bool:
         """Give up the agent if the device rests and may; returns whether it sleeps now."""
-        kinds, participant = self._kinds, self._agent.participant
+        kinds, participant = self._shared.kinds, self._agent.participant
         words = kinds.words(self.device) if kinds is not None and not kinds.is_example(self) else None
         store = participant.context.store
         if words is None or self._dormant is not None or not (self.powered and participant.rests):
             return False
-        if not (isinstance(store, MemoryStore) and store.up_to_date) or self._queue.waits_for(participant):
+        if not (isinstance(store, MemoryStore) and store.up_to_date) or self._shared.queue.waits_for(participant):
             return False
-        asleep = Dormant(self.device, words, self._transport, self._federation, before=participant)
+        asleep = Dormant(self.device, words, self._transport, before=participant)
         if not asleep.agrees_with(participant):
             return False
         store.hold()
@@ -193,7 +214,7 @@ class VirtualDevice:
             participant.connect()
         else:
             participant.take_over(dormant.left.session, dormant.left.sent)
-        for event, now_s in dormant.happened:
+        for event, now_s in dormant.happened():
             if event is None:
                 participant.tick(now_s)
             elif isinstance(event, Incoming):
@@ -203,18 +224,19 @@ class VirtualDevice:
         self._transport.muted = False
         if not dormant.agrees_with(participant):
             raise RunFailed(f"{self.device.kit.id} woke in another state than it slept in: please report this")
-        if self._awake is not None:
-            self._awake.add(self)
+        if self._shared.awake is not None:
+            self._shared.awake.add(self)
 
     def _build(self, store: Store | None) -> None:
+        shared, name = self._shared, self.device.kit.id
         agent: Agent = self._agent_type(
-            federation=self._federation,
+            federation=shared.federation,
             broker=self._transport,
-            identity=self._identity,
+            identity=shared.secured / name if shared.secured else SimulatedId(name),
             model=self.device.kit.model(self.device.public),
             data=self.device.data,
-            public=self.device.public if self._cache is None else None,
-            public_cache=self._cache,
+            public=self.device.public if shared.caches is None else None,
+            public_cache=shared.caches / name if shared.caches else None,
             state=store or MemoryStore(),
             board=self.device.kit.board_name,
             disclose_classes=True,
@@ -229,25 +251,27 @@ class VirtualDevice:
         agent.on_link(lambda _line: None)  # simulated faults are expected: without this each would be logged
         self._agent = agent
         context = agent.participant.context
-        if self._identity != self.device.kit.id:  # with keys, a device obeys only a Refusal that names its instance
+        if shared.secured:  # with keys, a device obeys only a Refusal that names its instance
             context.instance = secrets.token_bytes(INSTANCE_BYTES)
         context.serve = partial(ask, context.bench, self.device.kit.brought)
-        context.common_knowledge = self._common
-        self._queue.attach(self.device.kit.number, context.bench)
+        context.common_knowledge = shared.common
+        shared.queue.attach(self.device.kit.number, context.bench)
 
     def _is_present(self, participant: Participant) -> bool:
         return self._dormant is None and participant is self.participant
 
-    def _due_s(self) -> float | None:
+    def next_due_s(self) -> float | None:
+        """Implement Wakeable."""
         due_s = (self._dormant or self.participant).next_due_s()
         return None if due_s is None else self._own.true_s(due_s)
 
-    def _wake(self) -> None:
+    def act(self) -> None:
+        """Implement Wakeable."""
         now_s = self._own.now_s
         if self._dormant is not None and self._stayed_dormant(self._dormant, now_s):
             return
         device = self.participant
-        self._queue.settle(device)
+        self._shared.queue.settle(device)
         while (event := self._transport.poll(0.0)) is not None:
             device.handle(event, now_s)
         device.tick(now_s)
@@ -267,7 +291,7 @@ class VirtualDevice:
         """Begin the work at once, and finish it when the board would."""
         self._computed = self.participant.work.begun
         device, before, place = self.participant, replace(self.participant.context.bench.meter), self.clock.place()
-        self._queue.add(Computation(device, partial(self._computed_all, device, before, place)))
+        self._shared.queue.add(Computation(device, partial(self._computed_all, device, before, place)))
 
     def _computed_all(self, device: Participant, before: Meter, place: int) -> None:
         """Finish a computation.

@@ -19,7 +19,6 @@ from coordinator.serving.equipment import ready_method
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
-from edge_sdk.agent.arguments import SimulatedId
 from edge_sdk.device.store import Store
 from edge_sdk.errors import RunFailed
 from edge_sdk.models.base import Model
@@ -37,7 +36,7 @@ from edge_sim.clock.resumption import Resumption, resumption_point
 from edge_sim.clock.scenario_faults import schedule_faults
 from edge_sim.clock.silence import AwaitedExchange, SilenceCauses
 from edge_sim.clock.store_parts import KeptStores
-from edge_sim.clock.virtual_device import VirtualDevice
+from edge_sim.clock.virtual_device import Surroundings, VirtualDevice
 from edge_sim.clock.waker import Waker
 from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
 from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, Untraced, unchanged
@@ -135,24 +134,19 @@ class VirtualFleet:
     def _new_devices(
         self, fleet: Fleet, stores: Mapping[str, Store], caches: Path | None, secured: Path | None
     ) -> tuple[VirtualDevice, ...]:
-        common, kinds = CommonKnowledge(), DormantKinds()
         may_sleep = len(fleet.devices) >= self._dormant_from and isinstance(self._engine, ExactEngine)
-        return tuple(
-            VirtualDevice(
-                device,
-                stores.get(device.kit.id),
-                self.hub,
-                self.clock,
-                fleet.federation.spec.federation,
-                queue=self._queue,
-                caches=caches,
-                identity=secured / device.kit.id if secured else SimulatedId(device.kit.id),
-                common=common,
-                kinds=kinds if may_sleep and caches is None and secured is None else None,
-                awake=self._awake,
-            )
-            for device in fleet.devices
+        shared = Surroundings(
+            self.hub,
+            self.clock,
+            self._queue,
+            federation=fleet.federation.spec.federation,
+            caches=caches,
+            secured=secured,
+            common=CommonKnowledge(),
+            kinds=DormantKinds() if may_sleep and caches is None and secured is None else None,
+            awake=self._awake,
         )
+        return tuple(VirtualDevice(device, stores.get(device.kit.id), shared) for device in fleet.devices)
 
     @property
     def server(self) -> Server:
@@ -364,10 +358,14 @@ class VirtualCoordinator:
         self.server.record.why_silent = self._why_silent
         if unclosed is not None:
             saved_record.remember(self.server.record, unclosed)
-        self._waker = Waker(self._clock, self._wake, self.server.next_due_s)
-        self._transport.on_event = self._waker.soon
+        self._waker = self._transport.on_event = Waker(self._clock, self)
 
-    def _wake(self) -> None:
+    def next_due_s(self) -> float | None:
+        """Implement Wakeable."""
+        return self.server.next_due_s()
+
+    def act(self) -> None:
+        """Implement Wakeable."""
         now_s = self._clock.now_s
         while (event := self._transport.poll(0.0)) is not None:
             self.server.handle(event, now_s)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from edge_sim.clock.clock import VirtualClock
+
+
+class Wakeable(Protocol):
+    """A participant, as its waker sees it."""
+
+    def act(self) -> None:
+        """Take the messages that are there, and do what is due."""
+
+    def next_due_s(self) -> float | None:
+        """Return when there is next something to do without a message, in virtual seconds, or None."""
 
 
 class Waker:
     """Calls a participant only when it has a message or its next deadline has come."""
 
-    def __init__(self, clock: VirtualClock, act: Callable[[], None], due_s: Callable[[], float | None]) -> None:
-        self._clock, self._act, self._due_s = clock, act, due_s
+    __slots__ = ("_alarm_s", "_clock", "_soon", "_stopped", "_whom")
+
+    def __init__(self, clock: VirtualClock, whom: Wakeable) -> None:
+        self._clock, self._whom = clock, whom
         self._soon = False
         self._stopped = False
         self._alarm_s: float | None = None
@@ -20,7 +32,7 @@ class Waker:
         """Stop making calls."""
         self._stopped = True
 
-    def soon(self) -> None:
+    def __call__(self) -> None:
         """Call after all events of the present moment."""
         if not self._soon:
             self._soon = True
@@ -35,11 +47,11 @@ class Waker:
         self._soon = False
         if self._stopped:
             return
-        self._act()
+        self._whom.act()
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        due_s = self._due_s()
+        due_s = self._whom.next_due_s()
         if due_s is None or (self._alarm_s is not None and self._clock.now_s < self._alarm_s <= due_s):
             return
         self._alarm_s = due_s

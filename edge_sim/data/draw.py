@@ -45,9 +45,14 @@ def cut(y: Ints, shares: Sequence[float], rng: np.random.Generator) -> tuple[Int
     validation, test = check_cut(len(y), tuple(shares))
     if not validation + test:
         return np.arange(len(y)), np.zeros(0, np.int64), np.zeros(0, np.int64)
-    held = draw_evenly(y, validation + test, rng)
+    held = draw_held(y, shares, rng)
     tested = draw_evenly(y[held], test, rng)
     return _without(len(y), held), held[_without(len(held), tested)], held[tested]
+
+
+def draw_held(y: Ints, shares: Sequence[float], rng: np.random.Generator) -> Ints:
+    """Return the ascending indices of the samples that `cut` leaves for validation and test, which it draws first."""
+    return draw_evenly(y, sum(check_cut(len(y), tuple(shares))), rng)
 
 
 @lru_cache(maxsize=1024)

@@ -17,7 +17,7 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import LocalData, Preprocess, Raw
 from edge_sdk.protocol.frames.value_range import note_shared
 from edge_sim.data.datasets import Dataset
-from edge_sim.data.draw import check_cut, cut
+from edge_sim.data.draw import check_cut, cut, draw_held
 
 
 class PartSizes(NamedTuple):
@@ -68,8 +68,17 @@ class IndexedSamples:
     def class_counts(self, classes: int) -> tuple[int, ...]:
         """Return the number of training samples of each class; all labels lie in 0..classes-1."""
         y = self.dataset.private.y[self.rows]
-        train = y[self._parts(y)[0]] if any(check_cut(len(y), self.split)) else y
-        return tuple(np.bincount(train, minlength=classes).tolist())
+        counts = np.bincount(y, minlength=classes)
+        if any(check_cut(len(y), self.split)):
+            held = y[self._held_out(y)]
+            counts -= np.bincount(held, minlength=len(counts))
+        return tuple(counts.tolist())
+
+    def _held_out(self, y: Ints) -> Ints:
+        """Return the indices of the samples that are not trained on; a device that does not work draws no parts."""
+        if self._key in self.dataset.drawn:
+            return np.concatenate(self._parts(y)[1:])
+        return draw_held(y, self.split, self._rng())
 
     def data(self) -> LocalData:
         """Copy the samples."""
@@ -84,14 +93,21 @@ class IndexedSamples:
         )
 
     def _parts(self, y: Ints) -> Sequence[Ints]:
-        """Draw the parts; a device that works needs them when it wakes, when it says hello and when it falls asleep."""
-        drawn, key = self.dataset.drawn, (id(self.rows), self.split, self.number)
+        """Draw the parts, and keep them for a while: a device that works needs them more than once."""
+        drawn, key = self.dataset.drawn, self._key
         if key not in drawn:
             if len(drawn) >= MOST_DRAWN:
                 del drawn[next(iter(drawn))]
-            parts = cut(y, self.split, np.random.default_rng([self.dataset.seed, 5, self.number]))
+            parts = cut(y, self.split, self._rng())
             drawn[key] = self.rows, parts
         return drawn[key][1]
+
+    @property
+    def _key(self) -> tuple[int, tuple[float, ...], int]:
+        return id(self.rows), self.split, self.number
+
+    def _rng(self) -> np.random.Generator:
+        return np.random.default_rng([self.dataset.seed, 5, self.number])
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Become a copy in another process, which has no data set."""

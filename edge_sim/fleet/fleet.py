@@ -222,6 +222,17 @@ class Fleet:
             'that measure themselves in a round (run.measured = "all": of all); none trains alone for comparison'
         )
 
+    def measuring_line(self, measured: int) -> str:
+        """Return what it costs to measure all of many devices, and how to measure `measured`, or empty if few are."""
+        count, every = len(self.devices), self.federation.spec.train.evaluate_every
+        if self.measured or count <= measured:
+            return ""
+        when = "each round" if every == 1 else f"every {every:,} rounds"
+        return (
+            f"all {count:,} devices are measured after {when} on {len(self.dataset.test):,} test samples, which can "
+            f"take longer than training (run.measured = {measured}: fewer devices; train.evaluate_every: fewer rounds)"
+        )
+
     @property
     def device(self) -> str:
         """The torch device of all models: cpu or cuda:N."""

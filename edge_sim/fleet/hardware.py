@@ -53,6 +53,7 @@ class _Work(NamedTuple):
     computed_s: float = 0.0
 
 
+_NO_WORK = _Work()
 _Transfers: TypeAlias = dict[tuple[int, bool], tuple[float, float]]
 """Seconds on the air and of the whole transfer, by the size and direction of a frame."""
 _KNOWN_LINKS: dict[int, tuple[Link, _Transfers]] = {}
@@ -89,7 +90,7 @@ class Hardware:
         self._off_s = 0.0
         """When the board was switched off, if it is off."""
         self._settled_j = 0.0
-        self._before = _Work()
+        self._before = _NO_WORK
         """Totals before the last computation."""
         self._began_s, self._unfinished = 0.0, False
         """When the last computation began, and whether its result is not stored yet."""
@@ -172,7 +173,7 @@ class Hardware:
         return took_s
 
     def transfer_s(self, size_bytes: int, *, up: bool) -> float:
-        """Return the seconds of a transfer and count them as radio time.  This is a TransferTime."""
+        """Return the seconds of a transfer and count them as radio time."""
         known = self._transfers.get((size_bytes, up))
         if known is None:
             if len(self._transfers) >= _TRANSFERS:
@@ -184,11 +185,18 @@ class Hardware:
         self._note()
         return transfer_s
 
+    __call__ = transfer_s  # so a board is a TransferTime itself: a bound method for each device takes 64 bytes
+
     # -- what it has come to ----------------------------------------------------------------------------------------
 
     def spent(self, now_s: float) -> DeviceCost:
         """Return all that the board has spent so far."""
         return DeviceCost(self.busy_s(now_s), self.used_j(now_s), self._books.flops, self._books.steps)
+
+    @property
+    def battery(self) -> bool:
+        """Whether the board runs on a battery."""
+        return bool(self._capacity_j)
 
     @property
     def air_s(self) -> float:

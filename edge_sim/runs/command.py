@@ -77,7 +77,8 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
             with as_run_failed(out):
                 fleet = build_fleet(config)
                 config, why = resolve_run(config, fleet, out)
-            lines = (*config.remarks, why, fleet.dataset.public_taken, fleet.dataset.remark, fleet.measured_line)
+            fleet_lines = fleet.measured_line, fleet.measuring_line(settings.MEASURED)
+            lines = (*config.remarks, why, fleet.dataset.public_taken, fleet.dataset.remark, *fleet_lines)
             sys.stderr.writelines(f"{line}\n" for line in lines if line)
         sys.stderr.write(f"{_start(config, alone=fleet is None or not fleet.measured)}\n")
         result = run_in(
@@ -103,6 +104,8 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
         sys.stdout.write(
             f"\nsummary: {out / 'summary.json'}\n{_drawn(result, out / 'plots', wanted=not args.no_plots)}\n"
         )
+    if result.completed and args.broker == "memory":
+        run_folder.remove_checkpoint(out)
     if not result.completed:
         sys.stderr.write(f"edge-sdk: the run failed: {result.reason}\n")
     return 0 if result.completed else 1

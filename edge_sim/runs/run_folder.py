@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
@@ -88,6 +89,12 @@ def is_over(folder: Path, config: Config) -> bool:
     if (folder / KEPT).exists():  # interrupted runs of older versions have no such file
         check_same_world(folder / KEPT, config)
     return over
+
+
+def remove_checkpoint(folder: Path) -> None:
+    """Remove the checkpoint of a finished run, of which it has no use: of a large fleet it takes gigabytes."""
+    for name in (*CHECKPOINTS, "checkpoint.new"):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def keep_settings(folder: Path, config: Config) -> None:

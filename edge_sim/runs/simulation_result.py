@@ -117,12 +117,18 @@ def _device(server: Server, device: Device, alone: DeviceResult, spent: DeviceCo
         known,
         link=kit.link_name,
         samples=device.held.counts.train,
-        class_counts=device.held.class_counts(kit.classes),
+        class_counts=_class_counts(device, known),
         standalone_accuracy=alone.accuracy,
         standalone_steps=alone.steps,
         joules_source="profile" if spent.energy_j else "",
         **spent._asdict(),
     )
+
+
+def _class_counts(device: Device, known: DeviceResult) -> tuple[int, ...]:
+    """Return how many training samples of each class a device has: what an honest one declared, if it did."""
+    declared = known.class_counts if device.conditions.byzantine is None else ()
+    return declared or device.held.class_counts(device.kit.classes)
 
 
 MOST_PREDICTING, MOST_DRAWN = 100, 6

@@ -11,15 +11,14 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from edge_sdk.agent.arguments import SimulatedId
 from edge_sdk.protocol.frames.codec import CommonKnowledge
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport, Publication
 from edge_sdk.transport.memory.splicing import Splicer
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.clock.computation_queue import ComputationQueue
-from edge_sim.clock.scenario_faults import DeviceFaults, schedule_broker_faults
-from edge_sim.clock.virtual_device import VirtualDevice
+from edge_sim.clock.scenario_faults import give_faults, schedule_broker_faults
+from edge_sim.clock.virtual_device import Surroundings, VirtualDevice
 from edge_sim.fleet.fleet import Device
 from edge_sim.shards.messages import ShardSetup
 
@@ -77,22 +76,13 @@ class DeviceWorld:
         self.waiting = 0
         """Number of frames from elsewhere that are not accepted yet."""
         spec = setup.spec
-        self.device = VirtualDevice(
-            device,
-            None,
-            self.hub,
-            self.clock,
-            spec.federation,
-            queue=queue,
-            identity=SimulatedId(device.kit.id),
-            common=common,
-        )
+        shared = Surroundings(self.hub, self.clock, queue, federation=spec.federation, common=common)
+        self.device = VirtualDevice(device, None, shared)
         schedule_broker_faults(self.clock, self.hub, setup.scenario)
         self.clock.at(self.clock.now_s, self._connect)
         self._places = itertools.count(self.clock.place(_MOST_FRAMES))
         """Places of frames from elsewhere: at one moment the coordinator comes before the device, as in one process."""
-        self.device.faults = DeviceFaults(self.device, setup.scenario, spec.seed)
-        self.device.faults.begin()
+        give_faults(self.device, setup.scenario, spec.seed)
 
     def _connect(self) -> None:
         if self.device.powered:

@@ -10,7 +10,6 @@ import dataclasses
 import logging
 import multiprocessing
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -39,7 +38,6 @@ log = logging.getLogger(__name__)
 
 RunOne: TypeAlias = "Callable[[Config, RunObserver | None, Path], Result]"
 """Carries out one run in its folder."""
-CHECKPOINTS = ("checkpoint", "checkpoint.old", "checkpoint.new")
 
 
 class InMemory:
@@ -57,8 +55,7 @@ class InMemory:
                 folder, config, observer=lambda _label: observer, fleet=self._with_data(config), resume=resume
             )
             write_run(result, to_toml(config.tables), folder)
-        for name in CHECKPOINTS:  # a finished run needs only its other files
-            shutil.rmtree(folder / name, ignore_errors=True)
+        run_folder.remove_checkpoint(folder)
         return result
 
     def _with_data(self, config: Config) -> Fleet:
@@ -74,11 +71,10 @@ def _goes_on(folder: Path, config: Config) -> bool:
     """Whether the folder has a checkpoint of this run; removes other leftovers of an unfinished run."""
     if (folder / "summary.json").exists():  # it failed: start over
         (folder / "summary.json").unlink()
-    elif any((folder / name).exists() for name in CHECKPOINTS[:2]):
+    elif any((folder / name).exists() for name in run_folder.CHECKPOINTS):
         with suppress(UsageError):
             return not run_folder.is_over(folder, config)
-    for name in CHECKPOINTS:
-        shutil.rmtree(folder / name, ignore_errors=True)
+    run_folder.remove_checkpoint(folder)
     return False
 
 

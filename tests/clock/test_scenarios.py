@@ -339,6 +339,6 @@ def test_a_real_broker_imitates_no_trouble_and_that_is_said(
 
 
 def test_what_a_device_computed_is_forgotten_with_its_round(pictures: Path) -> None:
-    whole = simulated(pictures, {"count": 4}, rounds=6)
+    whole = simulated(pictures, {"count": 4, "slow_share": 1e-9}, rounds=6)
     kept = [{round_ for round_, _ in device.faults._attempts} for device in whole.devices if device.faults is not None]
     assert kept == 4 * [{5, 6}]

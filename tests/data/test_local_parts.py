@@ -144,7 +144,7 @@ def test_new_data_take_the_place_of_the_old_in_memory(monkeypatch: pytest.Monkey
 
 
 def test_a_device_draws_its_parts_once_and_few_are_kept(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It needs them when it wakes, when it says hello and when it falls asleep."""
+    """It needs them when it wakes, and again when it falls asleep; its class counts need no parts of their own."""
     monkeypatch.setattr(held_samples, "MOST_DRAWN", 2)
     plain = fleets.tables(pictures, devices=3)
     plain["data"]["split"] = [6, 2, 2]
@@ -157,6 +157,10 @@ def test_a_device_draws_its_parts_once_and_few_are_kept(pictures: Path, monkeypa
         return drawn(*arguments)
 
     monkeypatch.setattr(held_samples, "cut", counted)
-    found = [each.data().class_counts(4) for each in (held[2], held[1], held[0], held[0], held[2])]
-    assert found == [counts[2], counts[1], counts[0], counts[0], counts[2]]
-    assert len(draws) <= 2
+    found = [each.data().class_counts(4) for each in (held[2], held[1], held[0], held[0], held[1])]
+    assert found == [counts[2], counts[1], counts[0], counts[0], counts[1]]
+    assert len(draws) == 3
+    monkeypatch.delattr(held_samples, "draw_held")
+    assert [each.class_counts(4) for each in (held[0], held[1])] == counts[:2]
+    with pytest.raises(NameError):
+        held[2].class_counts(4)  # its parts are kept no longer

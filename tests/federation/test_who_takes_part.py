@@ -17,7 +17,7 @@ from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import MemoryTransport
 from edge_sim.clock.computation_queue import ComputationQueue
-from edge_sim.clock.virtual_device import VirtualDevice
+from edge_sim.clock.virtual_device import Surroundings, VirtualDevice
 from edge_sim.config import settings
 from edge_sim.data.held_samples import CopiedSamples
 from edge_sim.engines.base import ExactEngine
@@ -188,9 +188,8 @@ def test_a_stranger_that_is_turned_away_counts_against_no_quorum(pictures: Path)
     kit = replace(run.devices[0].device.kit, id="stranger")
     train = Samples(np.zeros((4, fleets.SIDE, fleets.SIDE), np.float32), np.zeros(4, np.int64))
     stranger = replace(run.devices[0].device, kit=kit, held=CopiedSamples(LocalData(train=train)))
-    visitor = VirtualDevice(
-        stranger, None, run.hub, run.clock, "tiny", queue=ComputationQueue(ExactEngine()), identity=kit.id
-    )
+    shared = Surroundings(run.hub, run.clock, ComputationQueue(ExactEngine()), federation="tiny")
+    visitor = VirtualDevice(stranger, None, shared)
     visitor.participant.connect()
     run.finished()
     assert visitor.participant.refusal.reason == "roster"

@@ -142,25 +142,29 @@ def accuracy_by_round(comparison: Comparison, path: Path) -> None:
 
 
 def own_task_by_round(comparison: Comparison, path: Path) -> None:
-    """AMP, FM and WLP on the devices' own tasks by round, one panel each."""
+    """AMP, FM and WLP on the devices' own tasks by round, a panel for each that is known: of a sample only AMP is."""
     points = _by_method(comparison, own_task_points)
     _write(path, OwnTaskPoint, points)
     counted = _measured_words(comparison, _by_method(comparison, round_points))
     subtitle = f"{_model_words(comparison)}{DOT}on the devices' own tasks, {counted}{_over_seeds(comparison)}"
-    tall_in = HEADER_IN + 3 * _PANEL_IN - 0.6
-    with picture(path, WIDTH_IN, tall_in, "AMP, FM and WLP by round", subtitle, below=_named(points)) as figure:
-        if not any(points.values()):
+    rows = [point for row in points.values() for point in row]
+    shown = [panel for panel in OWN_TASK_PANELS if any(getattr(row, panel[0]) is not None for row in rows)]
+    tall_in = HEADER_IN + max(1, len(shown)) * _PANEL_IN - 0.6
+    *first, last = (name for _, name in shown or OWN_TASK_PANELS)
+    title = f"{', '.join(first)}{' and ' * bool(first)}{last} by round"
+    with picture(path, WIDTH_IN, tall_in, title, subtitle, below=_named(points)) as figure:
+        if not shown:
             draw_nothing(figure.add_subplot(), UNMEASURED)
             return
-        panels = figure.subplots(len(OWN_TASK_PANELS), 1, sharex=True)
-        for axes, (key, name) in zip(panels, OWN_TASK_PANELS, strict=True):
+        panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, (key, name) in zip(panels, shown, strict=True):
             for (method, row), style in _styled(points):
                 known = [point for point in row if getattr(point, key) is not None]
                 if known:
                     values = [getattr(point, key) for point in known]
                     draw_line(axes, [point.round for point in known], values, style, _line_name(method))
             round_axis(axes)
-            axes.set_xlabel("round" if key == OWN_TASK_PANELS[-1][0] else "")
+            axes.set_xlabel("round" if key == shown[-1][0] else "")
             axes.set_ylabel(name, color=INK, fontweight="bold")
             if key != "fm":
                 axes.yaxis.set_major_formatter(tick_percent)

@@ -41,6 +41,8 @@ MOST_ROWS = 30
 """The most devices in a picture; the CSV beside it has all."""
 MOST_WAITS = 20
 """The most bars of who_was_waited_for."""
+LEAST_WAIT_S = 1e-3
+"""Shorter waits are not drawn: in a simulation they are the time of a few bytes."""
 LONGEST_WAIT_NAME = 48
 """Characters that name a bar of who_was_waited_for: the device, its link and its board."""
 CLASS_COLUMNS = ("device", "class", "samples")
@@ -142,7 +144,7 @@ def who_was_waited_for(result: Result, path: Path) -> None:
     longest = Counter(entry.waited_for for entry in result.history)
     ordered = sorted(result.devices, key=lambda device: (-device.waited_s, device.number))
     write_points(path, WAIT_COLUMNS, ({**_wait(device), "rounds": longest[device.id]} for device in ordered))
-    shown = [device for device in ordered if device.waited_s > 0][:MOST_WAITS]
+    shown = [device for device in ordered if device.waited_s >= LEAST_WAIT_S][:MOST_WAITS]
     which = f"{DOT}the {len(shown)} waited for longest"
     tall_in = 1.5 + _NARROW_ROW_IN * max(len(shown), 2)
     with picture(path, WIDTH_IN, tall_in, "Who was waited for", _words(result) + which) as figure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 from coordinator.serving.devices import admission
@@ -113,7 +114,7 @@ class DeviceRegistry:
     def registered(self) -> Registered:
         """The devices that have joined, as a method sees them."""
         if self._registered is None:
-            layouts = {self.numbers[name]: hello.layout.hex() for name, hello in self.hellos.items() if hello.layout}
+            layouts = {self.numbers[name]: _hex(hello.layout) for name, hello in self.hellos.items() if hello.layout}
             samples = sum(self.samples[name] for name in self.numbers)
             self._registered = Registered(len(self.numbers), samples, layouts)
         return self._registered
@@ -140,7 +141,7 @@ class DeviceRegistry:
 
     def greeted(self, device: str, stamp: Stamp) -> None:
         """Note that a device sent a Hello, in a frame with this stamp."""
-        self._stamps[device] = stamp
+        self._stamps[device] = _shared(stamp)
 
     def last_hello(self, device: str) -> Stamp | None:
         """Return the stamp of a device's last Hello, or None if it sent none."""
@@ -166,8 +167,20 @@ class DeviceRegistry:
         newer = (stamp.boot_epoch, stamp.sequence) > (last.boot_epoch, last.sequence)
         if not newer or stamp.boot_epoch < hello.boot_epoch:
             return False
-        self._statuses[device] = stamp
+        self._statuses[device] = _shared(stamp)
         return True
+
+
+@lru_cache(maxsize=64)
+def _shared(stamp: Stamp) -> Stamp:
+    """Return a stamp; those of a fleet's first frames are alike, and in memory once."""
+    return stamp
+
+
+@lru_cache(maxsize=64)
+def _hex(layout: bytes) -> str:
+    """Return a layout as text; the devices of a kind share it."""
+    return layout.hex()
 
 
 # Which process speaks for each device: Hellos reveal two processes that use one identity at the same time.

@@ -59,8 +59,11 @@ class Uplink:
 
     def connect(self) -> None:
         """Connect, with a will through which the broker announces a lost connection."""
-        will = Will(topics.device_status(self._federation, self._device), bytes(self._status("lost")))
-        self._transport.connect(topics.device_subscriptions(self._federation, self._device), will)
+        self._transport.connect(topics.device_subscriptions(self._federation, self._device), self.will())
+
+    def will(self) -> Will:
+        """Return a will with the next stamp."""
+        return Will(topics.device_status(self._federation, self._device), bytes(self._status("lost")))
 
     def tell(self, made: Callable[[Stamp], Frame]) -> None:
         """Send a Hello once, in the unsigned frame that is made with the next stamp."""

@@ -16,20 +16,29 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames.codec import HEADER_BYTES
 from edge_sdk.protocol.frames.frame_parts import Frame, FrameParts, ToldFrame, beginning
-from edge_sdk.transport.base import Connected, Disconnected, Incoming, Screen, TransportEvent, Will
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Screen, TransportEvent
 from edge_sdk.transport.chunks import CHUNK_BYTES
 from edge_sdk.transport.memory.fault_draws import FaultDraws
 from edge_sdk.transport.memory.splicing import LEAST_BYTES, Splicer
 
 C = TypeVar("C")
-_CACHED_TOPICS = 2**14
-"""Most topics whose subscribers are known without a search."""
+_CONNECTED = Connected()
+_CACHED_TOPICS = 2**10
+"""Most topics whose subscribers are known without a search: those of a round, not of a whole fleet."""
+
+
+class _Alone(NamedTuple, Generic[C]):
+    """The only subscription below a level: in a large fleet, that of nearly every device."""
+
+    pattern: str
+    client: C
 
 
 class SubscriptionTree(Generic[C]):
@@ -38,29 +47,47 @@ class SubscriptionTree(Generic[C]):
     __slots__ = ("below", "here")
 
     def __init__(self) -> None:
-        self.below: dict[str, SubscriptionTree[C]] = {}
-        """The subtrees for the next topic level."""
+        self.below: dict[str, SubscriptionTree[C] | _Alone[C]] = {}
+        """The subscriptions below the next topic level: a subtree, or the only one, of more levels."""
         self.here: list[C] = []
         """The clients whose pattern ends at this node."""
 
     def add(self, pattern: str, client: C) -> None:
         """Add one subscription."""
+        self._add(pattern.split("/"), 0, _Alone(pattern, client))
+
+    def _add(self, levels: Sequence[str], depth: int, added: _Alone[C]) -> None:
         node = self
-        for level in pattern.split("/"):
-            node = node.below.setdefault(level, SubscriptionTree())
-        node.here.append(client)
+        for at in range(depth, len(levels)):
+            found = node.below.get(levels[at])
+            if found is None and at < len(levels) - 1:
+                node.below[levels[at]] = added
+                return
+            if not isinstance(found, SubscriptionTree):
+                alone, found = found, SubscriptionTree()
+                node.below[levels[at]] = found
+                if alone is not None:
+                    found._add(alone.pattern.split("/"), at + 1, alone)
+            node = found
+        node.here.append(added.client)
 
     def remove(self, pattern: str, client: C) -> None:
         """Remove one subscription.  Raises KeyError or ValueError if it does not exist."""
         path = [self]
         levels = pattern.split("/")
         for level in levels:
-            path.append(path[-1].below[level])
-        path[-1].here.remove(client)
-        for node, level in zip(reversed(path[:-1]), reversed(levels), strict=True):
-            below = node.below[level]
-            if not below.here and not below.below:
-                del node.below[level]
+            below = path[-1].below[level]
+            if not isinstance(below, SubscriptionTree):
+                if below != (pattern, client):
+                    raise KeyError(pattern)
+                del path[-1].below[level]
+                break
+            path.append(below)
+        else:
+            path[-1].here.remove(client)
+        for node, above, level in reversed(list(zip(path[1:], path, levels, strict=False))):
+            if not node.here and not node.below:
+                del above.below[level]
 
     def find(self, topic: str) -> list[C]:
         """Return the clients that are subscribed to a topic, once for each pattern that covers it."""
@@ -69,18 +96,28 @@ class SubscriptionTree(Generic[C]):
         nodes = [self]
         for depth, level in enumerate(levels):
             wildcards = depth > 0 or not topic.startswith("$")
-            below: list[SubscriptionTree[C]] = []
-            for node in nodes:
-                tree = node.below
+            trees = [node.below for node in nodes]
+            nodes = []
+            for tree in trees:
                 if wildcards and "#" in tree:
-                    found += tree["#"].here
-                below += [tree[name] for name in ((level, "+") if wildcards else (level,)) if name in tree]
-            nodes = below
+                    found += _at_end(tree)
+                for name in (level, "+") if wildcards else (level,):
+                    below = tree.get(name)
+                    if isinstance(below, SubscriptionTree):
+                        nodes.append(below)
+                    elif below is not None and topics.covers(below.pattern, topic):
+                        found.append(below.client)
         for node in nodes:
             found += node.here
             if "#" in node.below:
-                found += node.below["#"].here
+                found += _at_end(node.below)
         return found
+
+
+def _at_end(tree: dict[str, SubscriptionTree[C] | _Alone[C]]) -> list[C]:
+    """Return the clients whose pattern ends with `#` at this level."""
+    below = tree.get("#")
+    return below.here if isinstance(below, SubscriptionTree) else []
 
 
 class Clock(Protocol):
@@ -122,6 +159,22 @@ def instant(size_bytes: int, *, up: bool) -> float:  # noqa: ARG001  # a Transfe
     return 0.0
 
 
+class LastWill(Protocol):
+    """A Will, or what makes one when it is needed."""
+
+    @property
+    def topic(self) -> str:
+        """See Will."""
+
+    @property
+    def frame(self) -> bytes:
+        """See Will."""
+
+
+def _nothing() -> None:
+    """Wake nobody."""
+
+
 class Publication(NamedTuple):
     """A frame that its sender has published."""
 
@@ -147,6 +200,10 @@ class Hub:
         self._subscribers: dict[str, tuple[MemoryTransport, ...]] = {}
         """A cache by topic, valid until any subscription changes."""
         self._retained: dict[str, Frame] = {}
+        self._arrivals_s: dict[tuple[str, int], float] = {}
+        """When the last frame of a sender, by id, arrives at a client, by number; forgotten once all are past."""
+        self._latest_s = 0.0
+        """The latest of them."""
         self.down = False
         """Whether the broker itself is down."""
         self.splicers: defaultdict[str, Splicer] = defaultdict(Splicer)
@@ -198,8 +255,10 @@ class Hub:
         if topic not in self._subscribers:
             if len(self._subscribers) >= _CACHED_TOPICS:
                 self._subscribers.clear()
-            found = {client.number: client for client in self._subscriptions.find(topic)}
-            self._subscribers[topic] = tuple(found[number] for number in sorted(found))
+            found = self._subscriptions.find(topic)
+            if len(found) > 1:
+                found = sorted(set(found), key=attrgetter("number"))
+            self._subscribers[topic] = tuple(found)
         return self._subscribers[topic]
 
     def subscribe(self, client: MemoryTransport, patterns: Sequence[str], before: Sequence[str] = ()) -> None:
@@ -288,10 +347,14 @@ class Hub:
 
     def _in_order_s(self, sender_id: str, client: MemoryTransport, transfer_s: float) -> float:
         """Return the arrival time of a frame, which never overtakes an earlier one between the same two clients."""
-        arrival_s, earlier_s = self.now_s + transfer_s, client.last_arrivals_s.get(sender_id, 0.0)
+        pair, now_s = (sender_id, client.number), self.now_s
+        if self._arrivals_s and now_s > self._latest_s:
+            self._arrivals_s = {}
+        arrival_s, earlier_s = now_s + transfer_s, self._arrivals_s.get(pair, 0.0)
         if arrival_s < earlier_s:
             return earlier_s
-        client.last_arrivals_s[sender_id] = arrival_s
+        self._arrivals_s[pair] = arrival_s
+        self._latest_s = max(self._latest_s, arrival_s)
         return arrival_s
 
     @property
@@ -314,28 +377,42 @@ class Hub:
 
 
 class MemoryTransport:
-    """One client of a Hub."""
+    """One client of a Hub.  A large fleet has many that wait, so it keeps little for them."""
+
+    __slots__ = (
+        "_closed",
+        "_connect_called",
+        "_hub",
+        "_inbox",
+        "_subscriptions",
+        "_transfers",
+        "client_id",
+        "muted",
+        "number",
+        "on_event",
+        "online",
+        "transfer_s",
+        "will",
+    )
 
     def __init__(self, hub: Hub, client_id: str, transfer_s: TransferTime, number: int) -> None:
         """number: the number of clients linked to the hub before."""
         self._hub, self.client_id, self.transfer_s, self.number = hub, client_id, transfer_s, number
         self._subscriptions: tuple[str, ...] = ()
         self._inbox: deque[TransportEvent] | None = None
-        """What came, or None: an empty deque takes 760 bytes, and most clients of a large fleet wait."""
-        self.will: Will | None = None
+        """What came, or None: an empty deque takes 760 bytes."""
+        self.will: LastWill | None = None
         self.online = False
         self._connect_called, self._closed = False, False
-        self._transfers: dict[str, tuple[bytes, int, float]] = {}
+        self._transfers: dict[str, tuple[bytes, int, float]] | None = None
         """By topic, the long frame that this client sent last: its header, its length, and until when its link is busy
         with it (s)."""
-        self.last_arrivals_s: dict[str, float] = {}
-        """When the last frame of each sender arrives here, by client id, in virtual seconds."""
-        self.on_event: Callable[[], None] = lambda: None
+        self.on_event: Callable[[], None] = _nothing
         """Called when there is an event to poll; a simulator wakes its participants with it."""
         self.muted = False
         """Whether `connect` and `send` do nothing, because a participant only repeats what was done before."""
 
-    def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
+    def connect(self, subscriptions: Sequence[str], will: LastWill | None = None) -> None:
         """Connect at once, or when the hub is up again.  May be called again after `close`."""
         if self.muted:
             return
@@ -353,8 +430,8 @@ class MemoryTransport:
         if self._closed or self.online or self._hub.down or not self._connect_called:
             return
         self.online = True
-        self._transfers.clear()
-        self.push(Connected())
+        self._transfers = None
+        self.push(_CONNECTED)
         self._hub.send_retained(self)
 
     def send(self, topic: str, frame: Frame, *, retain: bool = False, answered: bool = False) -> None:
@@ -368,11 +445,12 @@ class MemoryTransport:
     def note_transfer(self, topic: str, frame: Frame, until_s: float) -> None:
         """Note that the link is busy with a frame."""
         if len(frame) > CHUNK_BYTES and until_s > self._hub.now_s:
+            self._transfers = self._transfers or {}
             self._transfers[topic] = beginning(frame, HEADER_BYTES), len(frame), until_s
 
     def _transfers_already(self, topic: str, frame: Frame) -> bool:
         """Whether the link is still busy with this very frame."""
-        if self._hub.clock is None or len(frame) <= CHUNK_BYTES or topic not in self._transfers:
+        if self._hub.clock is None or not self._transfers or topic not in self._transfers:
             return False
         header, length, until_s = self._transfers[topic]
         return self._hub.now_s < until_s and length == len(frame) and header == beginning(frame, HEADER_BYTES)
