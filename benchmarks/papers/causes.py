@@ -75,10 +75,20 @@ CAUSES: tuple[Cause, ...] = (
         "FedProto not below training alone in FedNH's table",
         "its weight of 0.1 is so small that it is training alone",
         ONE_RUN.format("fednh-comparators", "beta-0.3", "fedproto-strong"),
-        "open: to be run",
+        "refuted in the one seed that was run: with ten times the weight it is further above training alone, not below",
         (
             Pair("fednh-comparators", "beta-0.3", "local", "fedproto", "pm_l"),
             Pair("fednh-comparators", "beta-0.3", "local", "fedproto-strong", "pm_l"),
+        ),
+    ),
+    Cause(
+        "FedSSA's case C, with own rows, behind its case B, without",
+        "own rows count in the first two rounds alone: counted for longer, where more take part, they stabilise",
+        ONE_RUN.format("fedssa-table2", "participants-30", "fedssa-t-50"),
+        "refuted in the one seed that was run: the longer own rows count (2, 10, 50 of 100 rounds), the further behind",
+        tuple(
+            Pair("fedssa-table2", "participants-30", line, "fedssa-case-b", "local_accuracy")
+            for line in ("fedssa", "fedssa-t-10", "fedssa-t-50")
         ),
     ),
     Cause(

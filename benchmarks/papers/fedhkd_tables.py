@@ -179,8 +179,8 @@ PAPER = Paper(
             "fedhkd over fedmd",
             "public",
             "local_accuracy",
-            "not run yet",
-            "Registered, and to be run: the command stands on the page.",
+            "leaning",
+            "Far ahead in the one seed that was run; one seed shows nothing.",
         ),
     ),
 )

@@ -14,7 +14,7 @@ from edge_sdk.samples.rows import HeldSample, Label
 
 
 class HeldSamples:
-    """Rows of samples with their labels; whoever calls it holds the store's lock."""
+    """Rows of samples with their labels.  The caller holds the store's lock."""
 
     def __init__(self, reservoir: Reservoir, part_of: Callable[[str], int]) -> None:
         """reservoir: draws which labelled samples stay.  part_of: returns the part of a sample with this id."""

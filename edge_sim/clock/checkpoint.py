@@ -1,4 +1,7 @@
-"""Checkpoints of a simulation in memory, written often, and when Ctrl-C comes: a crash loses about half a minute."""
+"""Checkpoints of a simulation in memory, written often, and when Ctrl-C comes.
+
+A crash loses about half a minute; in a fleet whose checkpoints take long, about ten times what one takes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ from edge_sdk.errors import Damaged, RemoteProtocolError, StoreError, UsageError
 from edge_sim.clock.store_parts import STORES, KeptStores, in_memory
 
 EVERY_S = 30.0
-"""Real seconds between two checkpoints."""
+"""Real seconds between two checkpoints, at least."""
+MOST_OF_TIME = 0.1
+"""The part of the time that checkpoints take, at most: those of 100,000 devices took 18 % of it at one each 30 s."""
 FIRST_S = 3.0
 """Real seconds until the first checkpoint; early, so that a run killed soon after its start can also resume."""
 _STATE = "world.json"
@@ -39,7 +44,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._last_s = time.monotonic() - EVERY_S + FIRST_S
+        self._next_s = time.monotonic() + FIRST_S
 
     @property
     def folder(self) -> Path:
@@ -48,7 +53,7 @@ class Checkpoints:
 
     def due(self) -> bool:
         """Whether it is time for the next one."""
-        return time.monotonic() - self._last_s >= EVERY_S
+        return time.monotonic() >= self._next_s
 
     def save(self, ledger: Ledger, copy_stores: Callable[[Path, Path], None], state: Mapping[str, Any]) -> None:
         """Copy to disk what has changed.
@@ -56,6 +61,7 @@ class Checkpoints:
         copy_stores: writes the devices' stores into a folder, and takes over those in the folder of the last
         checkpoint that are as they were.  state: plain values of the simulation.
         """
+        begun_s = time.monotonic()
         fresh, old = self._folder.with_name("checkpoint.new"), self._folder.with_name("checkpoint.old")
         shutil.rmtree(fresh, ignore_errors=True)
         try:
@@ -76,7 +82,8 @@ class Checkpoints:
             raise StoreError(f"{fresh}: {error}; check free space and the folder's rights") from error
         finally:
             shutil.rmtree(fresh, ignore_errors=True)  # left over if saving failed
-        self._last_s = time.monotonic()
+        done_s = time.monotonic()
+        self._next_s = done_s + max(EVERY_S, (done_s - begun_s) / MOST_OF_TIME)
 
     def load(self) -> tuple[Ledger, Mapping[str, Store], dict[str, Any]]:
         """Read the ledger, the devices' stores and the state of the last checkpoint.

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from edge_sdk.at_rest.digests import json_with_digest
 from edge_sdk.device.store import FinishedExchange, MemoryStore, RoundStart, Store
 from edge_sdk.errors import Damaged, StoreError
 from edge_sdk.protocol.frames.frame_parts import FrameParts
-from edge_sim.clock import store_parts
+from edge_sim.clock import checkpoint, store_parts
 from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.store_parts import MOST_PARTS, KeptStores, StoreParts, save_stores
 
@@ -67,6 +68,29 @@ def save(folder: Path, parts: StoreParts, fleet: Fleet, **state: Any) -> None:
     ledger = Ledger(None)
     Checkpoints(folder / "checkpoint").save(ledger, lambda new, last: parts.save(new, last, fleet.stores), state)
     ledger.close()
+
+
+@pytest.mark.parametrize(("takes_s", "rests_s"), [(0.5, 30.0), (3.0, 30.0), (8.0, 80.0)])
+def test_checkpoints_take_at_most_a_tenth_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_s: float, rests_s: float
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: now_s))
+    checkpoints, ledger = Checkpoints(tmp_path / "checkpoint"), Ledger(None)
+    due = [checkpoints.due()]
+    now_s += checkpoint.FIRST_S
+    due += [checkpoints.due()]
+
+    def copy_stores(_new: Path, _last: Path) -> None:
+        nonlocal now_s
+        now_s += takes_s
+
+    checkpoints.save(ledger, copy_stores, {"now_s": 1.0})
+    ledger.close()
+    for step_s in (0.0, rests_s - 0.1, 0.2):
+        now_s += step_s
+        due += [checkpoints.due()]
+    assert due == [False, True, False, False, True]
 
 
 def loaded(folder: Path) -> Contents:

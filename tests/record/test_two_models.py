@@ -115,6 +115,21 @@ def test_below_all_devices_amp_alone_is_known(pictures, tmp_path):
     assert rows[0]["fm"]
 
 
+def test_the_global_model_at_the_end_is_that_of_the_last_round_that_some_measured(pictures):
+    """The others' newest figure is of an earlier model."""
+    whole = result(pictures, "fedavg")
+    last = whole.history[-1]
+    first = min(last.global_accuracy)
+    part = {"global_accuracy": {first: 0.9}, "global_local_accuracy": {first: 0.8}}
+    some = dataclasses.replace(whole, history=(*whole.history[:-1], dataclasses.replace(last, **part)))
+    found = summary(some)
+    assert found["global_model"]["accuracy"]["mean"] == found["accuracy"]["gm"] == 0.9
+    assert found["global_model"]["own_task"]["amp"] == pytest.approx(0.8)
+    nobody = dataclasses.replace(last, global_accuracy={}, global_local_accuracy={})
+    before = summary(dataclasses.replace(whole, history=(*whole.history[:-1], nobody)))
+    assert before["global_model"]["accuracy"]["gm"] == whole.history[-2].global_accuracy[first]
+
+
 def test_the_subtitle_counts_the_devices_that_were_measured(pictures, tmp_path, figures):
     whole = result(pictures, "fedmd")
     first, *others = whole.history

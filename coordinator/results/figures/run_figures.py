@@ -45,7 +45,7 @@ def _accuracy(result: Result) -> dict[str, float]:
     federated = known({device.id: device.accuracy for device in result.devices if device.learns})
     alone = known({each.id: each.standalone_accuracy for each in result.devices if each.id in federated})
     baseline = {"standalone_mean": statistics.fmean(alone.values())} if alone else {}
-    gm = known({"gm": result.gm_of(_newest(result, "global_accuracy"))})
+    gm = known({"gm": result.gm_of(_latest(result, "global", "accuracy"))})
     return baseline | spread(list(federated.values())) | gm
 
 
@@ -106,11 +106,21 @@ def _model(result: Result, model: MeasuredModel) -> dict[str, Any] | None:
     """Figures of a shared model over the devices that learn, on the shared test and on their own tasks."""
     if model not in result.models:
         return None
-    found = _newest(result, f"{PREFIXES[model]}accuracy")
+    found = _latest(result, model, "accuracy")
     return {
         "accuracy": spread([*result.learned(found).values()]) | known({"gm": result.gm_of(found)}),
-        "own_task": result.own_task(_newest(result, f"{PREFIXES[model]}local_accuracy")),
+        "own_task": result.own_task(_latest(result, model, "local_accuracy")),
     }
+
+
+def _latest(result: Result, model: MeasuredModel, name: str) -> Mapping[str, float]:
+    """Accuracies of a shared model by device id; those of the last round that has any if all devices have one model.
+
+    Where few of many devices measure in a round, the newest figure of most is of a model that is long gone.
+    """
+    of_rounds = (entry.of(model, name) for entry in reversed(result.history) if result.one_model)
+    last = next((found for found in of_rounds if result.learned(found)), {})
+    return last or _newest(result, f"{PREFIXES[model]}{name}")
 
 
 def _newest(result: Result, name: str) -> dict[str, float]:
