@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.public_set.transfer import WINDOW
 from edge_sdk.transport.base import Connected
-from edge_sdk.transport.memory.hub import Hub
+from edge_sdk.transport.memory.hub import Hub, MemoryTransport
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -58,8 +59,8 @@ def agent(state: Path | MemoryStore | None = None, public: PublicSet | None = No
 def said_by(agent: Agent) -> Hello:
     """What an agent says of itself once it is connected."""
     sent: list[bytes] = []
-    agent.participant.context.transport.send = lambda _topic, frame, **_: sent.append(frame)  # type: ignore[method-assign]  # nobody else listens
-    agent.participant.handle(Connected(), 0.0)
+    with patch.object(MemoryTransport, "send", lambda _self, _topic, frame, **_: sent.append(frame)):  # nobody listens
+        agent.participant.handle(Connected(), 0.0)
     messages = [codec.decode(frame).message for frame in sent]
     return next(message for message in messages if isinstance(message, Hello))
 

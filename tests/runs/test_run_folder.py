@@ -154,12 +154,12 @@ def test_a_folder_takes_nothing_of_another_kind(
 def test_a_finished_run_is_left_as_it_is(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broker: str
 ) -> None:
-    """With the checkpoint of its last seconds still there, from which it would go on."""
+    """Its checkpoint is gone: only the results stay."""
     out = tmp_path / "run"
     interrupt(monkeypatch, file, out)
     command = ["simulate", str(file), "--out", str(out), "--json", "--resume"]
     assert cli.main(command) == 0
-    assert (out / "checkpoint").exists()
+    assert not (out / "checkpoint").exists()
     before, summary = contents(out), capsys.readouterr().out
     for again in ([*command[:-2], "--resume"], command):
         assert cli.main([*again, "--broker", broker]) == 0
