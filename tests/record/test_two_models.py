@@ -9,6 +9,7 @@ import pytest
 from coordinator.record import saved_record
 from coordinator.record.run_record import RunRecord
 from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
+from coordinator.results.figures import outcome
 from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.results.plots import curve_plots
 from coordinator.results.report.run_files import read_run, write_run
@@ -128,6 +129,18 @@ def test_the_global_model_at_the_end_is_that_of_the_last_round_that_some_measure
     nobody = dataclasses.replace(last, global_accuracy={}, global_local_accuracy={})
     before = summary(dataclasses.replace(whole, history=(*whole.history[:-1], nobody)))
     assert before["global_model"]["accuracy"]["gm"] == whole.history[-2].global_accuracy[first]
+
+
+def test_means_of_one_global_model_are_of_the_devices_that_measured_its_last_version():
+    record = RunRecord()
+    for device, round_, value in (("a", 1, 0.2), ("b", 2, 0.6), ("c", 2, 0.6)):
+        record.measured(device, round_, {"accuracy": value, "local_accuracy": value / 2}, "global")
+        record.measured(device, round_, {"accuracy": 0.5, "local_accuracy": value}, "personal")
+    means = outcome.means(outcome.comparable(record, load_method("fedavg")()), {"a", "b", "c"})
+    assert (means["global_accuracy_mean"], means["global_local_accuracy_mean"]) == (0.6, 0.3)
+    assert means["local_accuracy_mean"] == pytest.approx(1.4 / 3)  # own models: the newest of each device
+    means = outcome.means(outcome.comparable(record, load_method("fedrep")()), {"a", "b", "c"})
+    assert means["global_accuracy_mean"] == pytest.approx(1.4 / 3)  # no two devices have the same model
 
 
 def test_the_subtitle_counts_the_devices_that_were_measured(pictures, tmp_path, figures):

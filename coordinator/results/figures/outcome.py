@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.record.round_result import CURVES, RoundResult
+from coordinator.record.round_result import CURVES, PREFIXES, RoundResult
+from coordinator.record.run_record import RunRecord
 from coordinator.results.figures.device_figures import FIELDS, by_round
 from coordinator.results.figures.insight import Insight
 from coordinator.results.figures.kinds import by_kind
@@ -94,7 +95,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         refused_devices=tuple(record.refused_devices[name] for name in sorted(record.refused_devices)),
         warnings=server.warnings,
         scalars={way: record.scalars[way] for way in ("up", "down")},
-        metrics=means(record.metrics, {device.id for device in devices if device.learns}),
+        metrics=means(comparable(record, server.method), {device.id for device in devices if device.learns}),
         time=dict(time),
         versions=versions(),
         transport=transport,
@@ -111,6 +112,25 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         card={"measured": len(sample)} if (sample := server.rounds.policy.closed_with) else {},
     )
     return dataclasses.replace(found, warnings=(*found.warnings, *unmeasured(found)))
+
+
+def comparable(record: RunRecord, method: Method[Any]) -> Mapping[str, Mapping[str, float]]:
+    """Return the metrics of each device; those of a model that all share only if of the last round that measured it."""
+    shared = [PREFIXES[model] for model in method.measured_models if PREFIXES[model] and method.global_model]
+    of_rounds = {prefix: getattr(record, f"{prefix}accuracy") for prefix in shared}
+    last = {
+        prefix: {*rounds[max(filter(rounds.get, rounds))]}
+        for prefix, rounds in of_rounds.items()
+        if any(rounds.values())
+    }
+    return {
+        device: {
+            name: value
+            for name, value in values.items()
+            if all(device in those for prefix, those in last.items() if name.startswith(prefix))
+        }
+        for device, values in record.metrics.items()
+    }
 
 
 def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) -> dict[str, float]:
