@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from benchmarks.papers import cells
 from benchmarks.papers.kinds import DEVIATIONS, SEEDS, SPENT, Claim, Setting, Table, Trend
-from coordinator.results.comparison.compare import Spread, spread_of
 from coordinator.results.comparison.compare_table import difference_text
+from coordinator.results.figures.intervals import Spread, spread_of
 
 NOT_RUN = "not run yet"
 PAIR_RUNS, TREND_RUNS = 2, 4

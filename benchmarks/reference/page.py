@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.reference.ours import LINES, SEEDS, Run
 from benchmarks.reference.theirs import TWINS
 from benchmarks.reference.theirs_fedproto import PROTOTYPE_TWINS
-from coordinator.results.comparison.compare import CONFIDENCE, Spread, spread_of, t_quantile
+from coordinator.results.figures.intervals import CONFIDENCE, Spread, spread_of, t_quantile
 
 THEIRS: Mapping[str, tuple[float, float]] = {
     "Local": (0.830, 0.833),

@@ -213,6 +213,11 @@ class RunRecord:
     """Tells why nothing has come from a device, where a simulation knows; otherwise empty.  Not saved."""
     waiting: Waiting = field(default_factory=Waiting)
     """Starts empty after a restart, unless `saved_record.remember` restores it."""
+    sample: frozenset[str] = frozenset()
+    """The devices whose accuracies count where a sample of a fleet is measured, or empty.  Not saved."""
+    whole: tuple[int, int] | None = None
+    """In a simulation, the last round after which all devices were measured that are to be, and their number; else
+    None.  Not saved."""
     unsaved: set[int] = field(default_factory=set, repr=False, compare=False)
     """The numbers of the rounds with figures that are not saved yet."""
     skips_rolled: int = 0
@@ -266,8 +271,12 @@ class RunRecord:
     def measured(
         self, device: str, rounds: int, metrics: Mapping[str, float], model: MeasuredModel = "personal"
     ) -> None:
-        """Note an evaluation of a model on a device."""
-        if not metrics or rounds <= 0:
+        """Note an evaluation of a model on a device, if this device's figures count.
+
+        Devices that take part measure themselves, also those outside the sample: they have trained more than others,
+        so that a mean with them would be too high.
+        """
+        if not metrics or rounds <= 0 or (self.sample and device not in self.sample):
             return
         named = {PREFIXES[model] + name: value for name, value in metrics.items()}
         self.unsaved.add(rounds)
@@ -500,8 +509,13 @@ class RunRecord:
         return next((self.accuracy[r][device] for r in newest_first if device in self.accuracy[r]), None)
 
     def newest_accuracies(self) -> tuple[int, dict[str, float]]:
-        """The last round that any device measured, and its accuracies by device; (0, {}) before the first."""
-        newest = max(self.accuracy, default=0)
+        """The last round that any device measured, and its accuracies by device; (0, {}) before the first.
+
+        In a simulation it is the last round that all devices measured: those that took part come first.
+        """
+        done, devices = self.whole or (math.inf, 0)
+        rounds = (number for number, found in self.accuracy.items() if number <= done or len(found) >= devices)
+        newest = max(rounds, default=0)
         return newest, self.accuracy.get(newest, {})
 
     def newest_of_each(self) -> dict[str, float]:

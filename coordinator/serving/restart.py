@@ -134,6 +134,7 @@ def _read(
         record = saved_record.from_json(checkpoint.record, checkpoint.history, Periods.restored(checkpoint.periods))
         round_ = checkpoint.round
         reduction.load(checkpoint.state)
+    record.sample = frozenset(policy.closed_with)
     versions = EarlierVersions(ledger, reduction, policy) if policy.buffer else None
     aggregation = Aggregation(registry, reduction, record, policy.exchanges, robust, canary=canary, versions=versions)
     if record.stopped:

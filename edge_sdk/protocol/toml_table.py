@@ -49,6 +49,8 @@ def read_table(
     except RemoteProtocolError as error:
         problem = _with_value(str(error).removeprefix(cls.__name__).lstrip(".: "), table)
         key = re.split(r"[^a-zA-Z0-9_]", problem, maxsplit=1)[0]
+        if either := schema.alternatives(typing.get_type_hints(cls, include_extras=True).get(key)):
+            problem = _with_value(f"{key}: expected {either}", table)
         raise UsageError(f"{elsewhere.get(key, prefix)}{problem}") from None
 
 

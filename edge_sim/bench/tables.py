@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from coordinator.record.units import human_bytes
-from coordinator.results.comparison.compare import Comparison, MethodRuns, Spread
+from coordinator.results.comparison.compare import Comparison, MethodRuns
 from coordinator.results.comparison.compare_table import difference_text, spread_text
 from coordinator.results.comparison.paper_table import escaped
+from coordinator.results.figures.intervals import Spread
 from coordinator.results.report.tables import UNKNOWN, Column, Table
 from edge_sdk.boards.profiles import load_board, load_link
 from edge_sdk.methods.contract.registry import load_method, method_fault, method_names, needed_parameters

@@ -57,6 +57,8 @@ class WholeFleet(RunObserver):
         """The last opened round."""
         self._open: tuple[int, Any] | None = None
         """The measured round that invited devices are still measuring, and the coordinator's state after it."""
+        self._whole = 0
+        """The last round that all devices measured."""
 
     def opened(self, at: ExchangeId, devices: Collection[str]) -> None:
         """Measure the devices that are not invited, when the first exchange of a round opens."""
@@ -68,6 +70,7 @@ class WholeFleet(RunObserver):
             self._round, every = at.round, server.spec.train.evaluate_every
             closing = at.round == server.spec.rounds
             rounds = server.record.done if closing else at.round
+            server.record.whole = self._whole, len(self._numbers)
             if rounds and (closing or rounds % every == 0):
                 self._open = rounds, server.method_state
                 told = _told(server.method, closing=closing)
@@ -79,6 +82,7 @@ class WholeFleet(RunObserver):
         if self._open is not None:
             (rounds, state), self._open = self._open, None
             self._measure(rounds, state, {})
+            self._whole = rounds
 
     def _measure(self, rounds: int, state: Any, told: Mapping[str, Collection[MeasuredModel]]) -> None:
         """Add the missing figures of a round.

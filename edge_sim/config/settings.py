@@ -240,7 +240,7 @@ class RunTable:
     """Whether to add up uploads on the cluster, too, as partial aggregates."""
     broker_processes: Annotated[int, Integer(1, 64)] = 2
     """Number of processes that the torch devices share over a real broker; each other device has its own process."""
-    memory_bytes: Annotated[int, Integer(1, 2**50)] | None = None
+    memory_bytes: Annotated[int, Integer(1, 2**50, " (bytes)")] | None = None
     """Size above which the models' weights and moments lie in a file on disk; default: always in memory."""
     device: Annotated[str, Text(16, "cpu|cuda:[0-9]{1,3}")] = CPU
     """Where torch models compute: cpu, or cuda:N for a GPU."""

@@ -213,27 +213,6 @@ class Fleet:
         return {each.kit.id: each.kit.number for each in self.devices if each.kit.id in measured}
 
     @property
-    def measured_line(self) -> str:
-        """The remark of a run on its sample of measured devices, or empty if all are measured."""
-        if not self.measured:
-            return ""
-        return (
-            f"accuracies are of {len(self.measured)} of {len(self.devices):,} devices, drawn by the seed, and of those "
-            'that measure themselves in a round (run.measured = "all": of all); none trains alone for comparison'
-        )
-
-    def measuring_line(self, measured: int) -> str:
-        """Return what it costs to measure all of many devices, and how to measure `measured`, or empty if few are."""
-        count, every = len(self.devices), self.federation.spec.train.evaluate_every
-        if self.measured or count <= measured:
-            return ""
-        when = "each round" if every == 1 else f"every {every:,} rounds"
-        return (
-            f"all {count:,} devices are measured after {when} on {len(self.dataset.test):,} test samples, which can "
-            f"take longer than training (run.measured = {measured}: fewer devices; train.evaluate_every: fewer rounds)"
-        )
-
-    @property
     def device(self) -> str:
         """The torch device of all models: cpu or cuda:N."""
         return self.devices[0].kit.device

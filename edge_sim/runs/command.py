@@ -34,6 +34,7 @@ from edge_sim.fleet.fleet import Fleet, build_fleet
 from edge_sim.runs import run_folder
 from edge_sim.runs.run_folder import check_new
 from edge_sim.runs.runner import as_run_failed, run_in
+from edge_sim.runs.simulation_result import measuring_line, sample_line
 
 
 def command(args: argparse.Namespace) -> int:
@@ -77,7 +78,9 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
             with as_run_failed(out):
                 fleet = build_fleet(config)
                 config, why = resolve_run(config, fleet, out)
-            fleet_lines = fleet.measured_line, fleet.measuring_line(settings.MEASURED)
+            alone = config.run.standalone != "off" and config.federation.method != "local"
+            measuring = measuring_line(fleet, settings.MEASURED, alone=alone)
+            fleet_lines = sample_line(fleet), measuring if config.run.measured == settings.AUTO else ""
             lines = (*config.remarks, why, fleet.dataset.public_taken, fleet.dataset.remark, *fleet_lines)
             sys.stderr.writelines(f"{line}\n" for line in lines if line)
         sys.stderr.write(f"{_start(config, alone=fleet is None or not fleet.measured)}\n")

@@ -34,6 +34,8 @@ INPUTS = "inputs.json"
 FolderKind: TypeAlias = Literal["run", "comparison", "sweep"]
 CHECKPOINTS = ("checkpoint", "checkpoint.old")
 """Names of the folders from which a run resumes."""
+RESULTS = ("summary.json", "rounds.csv", "devices.csv")
+"""Names of the files by which a folder is known to hold results."""
 HOLDS: Mapping[FolderKind, tuple[str, ...]] = {
     "run": (KEPT, "summary.json", *CHECKPOINTS),
     "comparison": (COMPARISON,),
@@ -49,6 +51,7 @@ def claimed(folder: Path) -> Iterator[None]:
     The lock is on an empty SQLite file: every system releases it when the process ends, even after a crash.
     Raises UsageError if the folder cannot be created, or another run is in it.
     """
+    missing = not folder.exists()
     make_folder(folder, f"--out {folder}")
     try:
         lock = file_lock(folder / LOCK)
@@ -58,7 +61,11 @@ def claimed(folder: Path) -> Iterator[None]:
             "another folder"
         ) from None
     with closing(lock):
-        yield
+        try:
+            yield
+        finally:
+            if missing and [each.name for each in folder.iterdir()] == [LOCK]:  # refused before it wrote anything
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_kind(folder: Path, kind: FolderKind) -> None:
@@ -73,6 +80,14 @@ def check_new(folder: Path) -> None:
     check_kind(folder, "run")
     if _holds_checkpoint(folder) or (folder / "summary.json").exists():
         raise UsageError(f"{folder}: already holds a run; add --resume to continue it, or give --out another folder")
+    if found := [name for name in RESULTS if (folder / name).exists()]:
+        raise UsageError(f"{folder}: holds {found[0]} of a run whose summary.json is gone; give --out another folder")
+
+
+def remove_results(folder: Path) -> None:
+    """Remove the results of a run that is to start over."""
+    for name in RESULTS:
+        (folder / name).unlink(missing_ok=True)
 
 
 def is_over(folder: Path, config: Config) -> bool:

@@ -28,6 +28,7 @@ from edge_sdk.device.store import Store
 from edge_sdk.errors import RunFailed, UsageError, is_out_of_memory
 from edge_sdk.methods.contract import brought_code
 from edge_sdk.policy.priority import limit_threads
+from edge_sdk.protocol.messages import FOREVER
 from edge_sdk.transport.mqtt.url import parse_broker_url
 from edge_sim.clock.checkpoint import Checkpoints, how_to_go_on
 from edge_sim.clock.store_parts import KeptStores
@@ -41,7 +42,7 @@ from edge_sim.fleet import feasible
 from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
 from edge_sim.runs import run_folder
 from edge_sim.runs.run_inputs import changed_inputs, check_same_inputs, remark, run_inputs, unused_settings
-from edge_sim.runs.simulation_result import NOTHING, model_insight, simulation_result
+from edge_sim.runs.simulation_result import NOTHING, model_insight, sample_line, simulation_result
 from edge_sim.shards.sharded_fleet import ShardedFleet, divided_run
 from edge_sim.shards.shards import why_together
 
@@ -204,7 +205,7 @@ def _run_in(
     left = (*remark(server, virtual_s), *unused_settings(parsed, virtual_s)) if virtual_time else ()
     slow = [f"model {name!r} trained without a trace, more slowly: {why}" for name, why in sorted(untraced)]
     public_taken = fleet.dataset.public_taken if parsed.data.public is None else ""  # else the user knows it
-    remarks = (*parsed.remarks, *left, *slow, *unseen, public_taken, fleet.dataset.remark, fleet.measured_line)
+    remarks = (*parsed.remarks, *left, *slow, *unseen, public_taken, fleet.dataset.remark, sample_line(fleet))
     warnings = (*found.warnings, *filter(None, remarks))
     return replace(found, insight=seen, warnings=warnings, reason=ended or found.reason)
 
@@ -295,6 +296,9 @@ def _in_memory(
     new_server = partial(recording_server.server, trace)
     with brought_code.as_method_error(config.federation.method):
         virtual = _opened(config, fleet, (ledger, stores, state), observer, checkpoints, new_server=new_server)
+    if state is not None:
+        of = "" if config.federation.rounds == FOREVER else f" of {config.federation.rounds}"
+        tell(f"resumed after round {virtual.server.record.done}{of}")
     if isinstance(stores, KeptStores):
         stores.close()  # before the next checkpoint moves its files
     ended = ""

@@ -13,6 +13,7 @@ import numpy as np
 
 from coordinator.record.round_result import RoundResult
 from coordinator.results.figures.insight import Insight, principal_components
+from coordinator.results.figures.intervals import half_width
 from coordinator.results.figures.outcome import device_result, final_prototypes, run_result
 from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.serving.server import Server
@@ -228,3 +229,32 @@ def _in_batches(model: Model, samples: np.ndarray, what: str) -> Floats:
     ask = model.logits if what == "logits" else model.features
     with np.errstate(all="ignore"):  # a model that is left out gives a remark, not numpy's warnings
         return np.concatenate([ask(x[start : start + _BATCH]) for start in range(0, len(x), _BATCH)])
+
+
+def sample_line(fleet: Fleet) -> str:
+    """Return the remark of a run on its sample of measured devices, or empty if all are measured."""
+    count, of = len(fleet.measured), len(fleet.devices)
+    if not count:
+        return ""
+    return (
+        f"{count:,} of {of:,} devices are measured, drawn by the seed; if accuracies have a standard deviation of "
+        f"10 points over the devices, this mean is within {half_width(10.0, count, of):.1f} points of the mean of "
+        'all (95 %); run.measured = "all" measures all; no device trains alone for comparison'
+    )
+
+
+def measuring_line(fleet: Fleet, measured: int, *, alone: bool) -> str:
+    """Return what it costs to measure all of many devices, and how to measure `measured`, or empty if few are.
+
+    alone: whether all train alone, too.
+    """
+    count, every = len(fleet.devices), fleet.federation.spec.train.evaluate_every
+    if fleet.measured or count <= measured:
+        return ""
+    when = "each round" if every == 1 else f"every {every:,} rounds"
+    trained = ", and first trained alone for comparison (run.standalone = false: not)" if alone else ""
+    return (
+        f"all {count:,} devices are measured after {when} on {len(fleet.dataset.test):,} test samples, which can "
+        f"take longer than training (run.measured = {measured}: fewer devices; train.evaluate_every: fewer rounds)"
+        f"{trained}"
+    )

@@ -70,7 +70,7 @@ class InMemory:
 def _goes_on(folder: Path, config: Config) -> bool:
     """Whether the folder has a checkpoint of this run; removes other leftovers of an unfinished run."""
     if (folder / "summary.json").exists():  # it failed: start over
-        (folder / "summary.json").unlink()
+        run_folder.remove_results(folder)
     elif any((folder / name).exists() for name in run_folder.CHECKPOINTS):
         with suppress(UsageError):
             return not run_folder.is_over(folder, config)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.config import chosen_method
-from coordinator.results.comparison.compare import Comparison, MethodRuns, Spread, Trial, setting_text, spread_of
+from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial, setting_text
 from coordinator.results.comparison.compare_files import (
     RUN_COLUMNS,
     comparison_summary,
@@ -22,6 +22,7 @@ from coordinator.results.comparison.compare_files import (
     write_files,
 )
 from coordinator.results.comparison.paper_table import paper_table
+from coordinator.results.figures.intervals import Spread, spread_of
 from coordinator.results.report.tables import latex_text
 from coordinator.results.report.text_files import csv_text
 from edge_sdk.errors import UsageError

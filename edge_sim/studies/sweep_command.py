@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordinator.record.units import percent, printable
-from coordinator.results.comparison.compare import MethodRuns, Spread, setting_text, spread_of
+from coordinator.results.comparison.compare import MethodRuns, setting_text
 from coordinator.results.comparison.compare_table import compare_table
+from coordinator.results.figures.intervals import Spread, spread_of
 from coordinator.results.plots.drawing import (
     DOT,
     INK,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import statistics
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from coordinator.ledger import Ledger
 from coordinator.results.report.run_table import run_table
+from coordinator.results.report.summary import summary
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.memory.hub import Faults
@@ -210,14 +212,19 @@ def test_a_sample_of_devices_is_measured_and_the_run_says_so(pictures: Path) -> 
     plain["train"]["evaluate_every"] = 3
     result = run(plain)
     known = [each.id for each in result.devices if each.accuracy is not None]
-    assert 4 <= len(known) < DEVICES
+    assert len(known) == 4
+    assert all(round_.accuracy.keys() <= {*known} for round_ in result.history)
     assert all(each.standalone_accuracy is None for each in result.devices)  # nobody trained alone
-    assert any(each.startswith("accuracies are of 4 of 12 devices") for each in result.warnings)
-    assert not any("never reported an accuracy" in each for each in result.warnings)
+    assert any(each.startswith("4 of 12 devices are measured, drawn by the seed") for each in result.warnings)
+    assert not any("never reported" in each or "earlier accuracy" in each for each in result.warnings)
+    values = [each.accuracy for each in result.devices if each.accuracy is not None]
+    half = 3.18245 * statistics.stdev(values) / 2 * (8 / 12) ** 0.5  # Student's t for 3 degrees of freedom
+    assert summary(result)["accuracy"]["sampling_error"] == pytest.approx(half, rel=1e-5)
     table = run_table(result, most_rows=10)
     assert table.rows == ()
     assert f"own models of {len(known)} devices: " in table.notes[0]
     assert "half below" in table.notes[0]
+    assert f"(a sample of 4 of 12: ± {100 * half:.1f})" in table.headline
     assert len(run_table(result, most_rows=DEVICES).rows) == DEVICES
 
 

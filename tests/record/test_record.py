@@ -68,6 +68,23 @@ def test_a_record_that_holds_its_whole_history_is_read_and_saved_anew() -> None:
     assert saved_record.new_history(again) == saved_record.new_history(record)
 
 
+def test_where_a_sample_is_measured_other_devices_count_in_no_accuracy() -> None:
+    record = RunRecord(sample=frozenset({"a"}))
+    record.measured("a", 1, {"accuracy": 0.25})
+    record.measured("b", 1, {"accuracy": 0.75})  # it took part, and so measured itself
+    assert record.accuracy == {1: {"a": 0.25}}
+    assert "b" not in record.metrics
+
+
+def test_the_newest_accuracies_of_a_simulation_are_of_all_devices_or_of_an_earlier_round() -> None:
+    record = RunRecord(whole=(1, 2))
+    record.measured("a", 1, {"accuracy": 0.5})  # the other one failed
+    record.measured("a", 2, {"accuracy": 0.75})
+    assert record.newest_accuracies() == (1, {"a": 0.5})
+    record.measured("b", 2, {"accuracy": 0.25})
+    assert record.newest_accuracies() == (2, {"a": 0.75, "b": 0.25})
+
+
 def test_it_survives_as_json() -> None:
     record = RunRecord()
     record.measured("a", 2, {"accuracy": 0.5})

@@ -174,6 +174,24 @@ def test_a_kill_between_the_two_renames(
     same(run(fleets.tables(pictures), out=out, resume=True), whole["fedmd"])
 
 
+def test_results_without_their_summary_are_not_mixed_with_those_of_a_new_run(pictures: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "rounds.csv").write_text("round\n1\n")
+    with pytest.raises(UsageError, match=r"holds rounds\.csv of a run whose summary\.json is gone"):
+        run(fleets.tables(pictures), out=out)
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+def test_a_refused_run_leaves_no_folder_of_its_own(pictures: Path, tmp_path: Path, made_before: bool) -> None:
+    out = tmp_path / "run"
+    if made_before:
+        out.mkdir()
+    with pytest.raises(UsageError):
+        run(fleets.tables(pictures, "fedavg", data={"source": "npz", "path": str(tmp_path / "none.npz")}), out=out)
+    assert out.exists() == made_before
+
+
 def test_only_the_same_run_can_be_resumed(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
     interrupted(pictures, out, monkeypatch)

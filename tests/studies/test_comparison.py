@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.record.round_result import RoundResult
-from coordinator.results.comparison.compare import Comparison, MethodRuns, Spread, Trial, spread_of
+from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
 from coordinator.results.comparison.compare_files import (
     METHOD_COLUMNS,
     RUN_COLUMNS,
@@ -27,6 +27,7 @@ from coordinator.results.comparison.compare_files import (
 from coordinator.results.comparison.compare_table import compare_table
 from coordinator.results.comparison.paper_table import escaped, paper_table
 from coordinator.results.figures.insight import Insight
+from coordinator.results.figures.intervals import Spread, spread_of
 from coordinator.results.figures.result import DeviceResult
 from coordinator.results.plots import curve_plots, drawing, plots
 from coordinator.results.report.tables import latex_text, plain_text

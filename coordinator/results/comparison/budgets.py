@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.record.units import human_bytes, human_flops, human_joules, human_seconds
-from coordinator.results.comparison.compare import ALONE, Comparison, MethodRuns, Spread, Trial, spread_of
+from coordinator.results.comparison.compare import ALONE, Comparison, MethodRuns, Trial
 from coordinator.results.comparison.compare_table import spread_text
+from coordinator.results.figures.intervals import Spread, spread_of
 from coordinator.results.figures.metrics import Point
 from coordinator.results.report.tables import Column, Table
 from edge_sdk.errors import UsageError

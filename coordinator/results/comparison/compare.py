@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from coordinator.results.figures.compared_figures import COMPARED_ACCURACIES, COMPARED_COSTS, ComparedFigure
-from coordinator.results.figures.metrics import deviation
+from coordinator.results.figures.intervals import Spread, spread_of
 from coordinator.results.figures.result import Result
 from coordinator.results.report.summary import summary
 from edge_sdk.errors import UsageError
@@ -24,9 +22,6 @@ ACCURACIES: Mapping[str, ComparedFigure] = {each.name: each for each in COMPARED
 """The accuracies that runs are compared by."""
 COSTS: Mapping[str, ComparedFigure] = {each.name: each for each in COMPARED_COSTS}
 """The costs of a method."""
-CONFIDENCE = 0.95
-_HALVINGS = 80
-"""Number of halvings of an angle below pi/2, enough for all digits of a float."""
 
 
 @dataclass(frozen=True)
@@ -97,44 +92,6 @@ class MethodRuns:
     def over_seeds(self, figure: Callable[[Trial], float | None]) -> Spread | None:
         """The mean and deviation of a figure over the seeds that have it."""
         return spread_of(figure(trial) for trial in self.trials)
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A mean over seeds, and the sample standard deviation where there is more than one."""
-
-    mean: float
-    sd: float | None
-    count: int
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The 95 % confidence interval of the mean, by Student's t, or None for a single value.
-
-        It holds for seeds drawn independently whose values are about normal.
-        """
-        return self.interval_at(CONFIDENCE)
-
-    def interval_at(self, confidence: float) -> tuple[float, float] | None:
-        """Return the interval that holds the mean with this confidence, as `interval`, or None for a single value."""
-        if self.sd is None:
-            return None
-        half = t_quantile(confidence, self.count - 1) * self.sd / math.sqrt(self.count)
-        return self.mean - half, self.mean + half
-
-    @property
-    def p_value(self) -> float | None:
-        """The two-sided p value of Student's t test of a mean of 0, or None for a single value.
-
-        It is below 1 - c where the interval of confidence c leaves out 0.
-        """
-        if self.sd is None:
-            return None
-        if self.sd == 0:
-            return 0.0 if self.mean else 1.0
-        freedom = self.count - 1
-        t = abs(self.mean) * math.sqrt(self.count) / self.sd
-        return 1 - _t_within(math.atan(t / math.sqrt(freedom)), freedom)
 
 
 @dataclass(frozen=True)
@@ -211,38 +168,6 @@ class Comparison:
 def setting_text(setting: Mapping[str, Any]) -> str:
     """Return a setting as text: `partition.alpha = 0.1, train.local_steps = 4`; empty for the file's own."""
     return ", ".join(f"{key} = {value}" for key, value in setting.items())
-
-
-def spread_of(values: Iterable[float | None]) -> Spread | None:
-    """Mean and sample standard deviation of the values that are known, or None without any."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    return Spread(statistics.fmean(known), deviation(known, of_sample=True) if len(known) > 1 else None, len(known))
-
-
-def t_quantile(confidence: float, freedom: int) -> float:
-    """The t with P(|T| < t) = confidence, for Student's t: 12.706 for 0.95 and one degree of freedom.
-
-    Computed here because a base install has no scipy.
-    """
-    low, high = 0.0, math.pi / 2
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_within(middle, freedom) < confidence else (low, middle)
-    return math.sqrt(freedom) * math.tan(low)
-
-
-def _t_within(angle: float, freedom: int) -> float:
-    """Return P(|T| < sqrt(freedom) tan(angle)) of Student's t (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
-    cosine, sine = math.cos(angle), math.sin(angle)
-    odd = freedom % 2
-    term = cosine if odd else 1.0
-    total = term if freedom > 1 else 0.0
-    for k in range(2 + odd, freedom, 2):
-        term *= cosine * cosine * (k - 1) / k
-        total += term
-    return 2 / math.pi * (angle + sine * total) if odd else sine * total
 
 
 _OWN = {ALONE: "Local", "local": "Local training"}

@@ -12,8 +12,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coordinator.results.comparison.compare import ACCURACIES, COSTS, Comparison, MethodRuns, Spread, Trial
+from coordinator.results.comparison.compare import ACCURACIES, COSTS, Comparison, MethodRuns, Trial
 from coordinator.results.comparison.paper_table import USUAL, paper_table
+from coordinator.results.figures.intervals import Spread
 from coordinator.results.figures.metrics import TARGETS, Point
 from coordinator.results.report import text_files
 from coordinator.results.report.run_files import read_run

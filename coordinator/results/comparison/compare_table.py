@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coordinator.record.units import printable
-from coordinator.results.comparison.compare import Comparison, MethodRuns, Spread, Trial
+from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
 from coordinator.results.figures.columns import FigureColumn, shown
 from coordinator.results.figures.compared_figures import COMPARED_ACCURACIES, COMPARED_COSTS, ComparedFigure
+from coordinator.results.figures.intervals import Spread
 from coordinator.results.figures.result import unmeasured
 from coordinator.results.report.tables import UNKNOWN, Column, Table
 from edge_sdk.given_arrays import public_taken

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from coordinator.record.units import printable
 from coordinator.results.comparison.budgets import Budget, at_budget, budget_model, read_budget
-from coordinator.results.comparison.compare import ACCURACIES, COSTS, Comparison, MethodRuns, Spread, paper_name
+from coordinator.results.comparison.compare import ACCURACIES, COSTS, Comparison, MethodRuns, paper_name
 from coordinator.results.comparison.compare_table import run_notes
+from coordinator.results.figures.intervals import Spread
 from coordinator.results.report.tables import UNKNOWN, Column, Table
 from edge_sdk.errors import UsageError
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from coordinator.record.round_result import PREFIXES, RoundResult
 from coordinator.results.figures.columns import Declared
 from coordinator.results.figures.device_figures import entries, known
+from coordinator.results.figures.intervals import sampling_error
 from coordinator.results.figures.metrics import TARGETS, Point, to_target
 from coordinator.results.figures.result import VERDICTS, DeviceResult, Result, spread
 from edge_sdk.methods.contract.requests import MeasuredModel
@@ -41,12 +42,17 @@ def _plain(value: Any) -> Any:
 
 
 def _accuracy(result: Result) -> dict[str, float]:
-    """Means over devices that learn and were evaluated; `standalone_mean` over those of them that also ran alone."""
+    """Means over devices that learn and were evaluated; `standalone_mean` over those of them that also ran alone.
+
+    `sampling_error`, where a sample of the devices is measured: half the 95 % interval of the mean of all.
+    """
     federated = known({device.id: device.accuracy for device in result.devices if device.learns})
     alone = known({each.id: each.standalone_accuracy for each in result.devices if each.id in federated})
     baseline = {"standalone_mean": statistics.fmean(alone.values())} if alone else {}
     gm = known({"gm": result.gm_of(_latest(result, "global", "accuracy"))})
-    return baseline | spread(list(federated.values())) | gm
+    sampled = "measured" in result.card
+    error = known({"sampling_error": sampling_error([*federated.values()], len(result.devices)) if sampled else None})
+    return baseline | spread(list(federated.values())) | error | gm
 
 
 def _since_joining(result: Result) -> dict[str, Any]:

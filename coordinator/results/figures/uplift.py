@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from coordinator.record.control_group import Compared, ControlGroup
-from coordinator.results.comparison.compare import CONFIDENCE, spread_of, t_quantile
+from coordinator.results.figures.intervals import CONFIDENCE, spread_of, t_quantile
 
 LEAST_DEVICES = 3
 """With fewer devices in a group, or fewer pairs, nothing is said."""

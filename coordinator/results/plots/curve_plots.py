@@ -480,7 +480,10 @@ def _measured_words(comparison: Comparison, points: Mapping[str, Sequence[RoundP
     if not counts or min(counts) == every:
         return f"over all {every} devices"
     span = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    return f"over the {span} of {every} devices that were measured"
+    trials = [trial for line in comparison.lines for trial in line.trials]
+    errors = [100 * trial.whole["accuracy"].get("sampling_error", 0.0) for trial in trials]
+    sampled = f", drawn by the seed (± {max(errors):.1f} at the end)" if any(errors) else ""
+    return f"over the {span} of {every:,} devices that were measured{sampled}"
 
 
 def _over_seeds(comparison: Comparison) -> str:

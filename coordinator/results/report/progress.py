@@ -11,7 +11,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,6 +20,7 @@ from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import human_bytes, human_seconds
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import FOREVER
 
 PLAIN_LINES = 10
@@ -48,16 +49,20 @@ class Progress(RunObserver):
         self._label, self._stream, self._brief, self._clock = label, stream or sys.stderr, brief, clock
         self._left = left
         self._live = self._stream.isatty()
-        self._begun_s = self._told_s = clock()
-        self._resumed_at: int | None = None
+        self._told_s = clock()
+        self._first: tuple[int, float] | None = None
+        """The first round that opened since this process began, and when: an estimate counts from it."""
 
     def joined(self, device: str, count: int, expected: int) -> None:
         """Say who joined, or in a log of a large fleet now and then."""
         few = expected <= _NAMED or not count % (expected // PLAIN_LINES) or count == expected
         if self._live or (few and not self._brief):
             self._line(f"{device} joined ({count} of {expected})", passing=True)
-        if count == expected:
-            self._begun_s = self._clock()
+
+    def opened(self, at: ExchangeId, devices: Collection[str]) -> None:  # noqa: ARG002  # of RunObserver
+        """Note when the first round opened."""
+        if self._first is None and not at.exchange:
+            self._first = at.round, self._clock()
 
     def turned_away(self, device: str, message: str) -> None:
         """Say who was refused, and why."""
@@ -69,23 +74,21 @@ class Progress(RunObserver):
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
         """Say how far the run is, its accuracy and its bytes, and the time left."""
         last, endless = result.round == of, of == FOREVER
-        if self._resumed_at is None:
-            self._resumed_at = result.round - 1
         often = result.round <= PLAIN_LINES if endless else result.round % max(1, of // PLAIN_LINES) == 0
         due = often or self._clock() - self._told_s >= _SILENT_S
         if not (self._live or last or (due and not self._brief)):
             return
-        elapsed_s = self._clock() - self._begun_s
-        left_s = elapsed_s / (result.round - self._resumed_at) * (of - result.round)
-        after, found = record.newest_accuracies()
-        accuracy = f", accuracy {statistics.fmean(found.values()):.1%} after round {after}" if found else ""
-        sent = human_bytes(record.bytes_up.total() + record.bytes_down.total())
-        words = self._left() if self._left else "" if last or endless else f"about {human_seconds(left_s)} left"
-        rest = f", {words}" if words else ""
-        self._line(
-            f"{self._place(result.round, of)}{accuracy}, {sent} exchanged{rest}",
-            passing=not last,
-        )
+        sent = f"{human_bytes(record.bytes_up.total() + record.bytes_down.total())} exchanged"
+        words = self._left() if self._left else "" if last or endless else self._left_of_run(result.round, of)
+        parts = self._place(result.round, of), _accuracies(record), sent, words
+        self._line(", ".join(filter(None, parts)), passing=not last)
+
+    def _left_of_run(self, done: int, of: int) -> str:
+        """The time left, or empty: a resumed run first ends a round that it did not begin, which says nothing."""
+        first, begun_s = self._first or (done, 0.0)
+        if done <= first:
+            return ""
+        return f"about {human_seconds((self._clock() - begun_s) / (done - first) * (of - done))} left"
 
     def noted(self, message: str) -> None:
         """Write the line."""
@@ -107,6 +110,19 @@ class Progress(RunObserver):
             self._stream.write(f"{self._label}: {text}\n")
         self._stream.flush()
         self._told_s = self._clock()
+
+
+def _accuracies(record: RunRecord) -> str:
+    """The mean accuracies that were measured last: of the devices' own models, and of a global model."""
+    after, found = record.newest_accuracies()
+    own = f"{statistics.fmean(found.values()):.1%}" if found else ""
+    shared_after = max(filter(record.global_accuracy.get, record.global_accuracy), default=0)
+    if not shared_after:
+        return own and f"accuracy {own} after round {after}"
+    shared = f"global model {statistics.fmean(record.global_accuracy[shared_after].values()):.1%}"
+    if not own or after == shared_after:
+        return f"{f'own models {own}, ' * bool(own)}{shared} after round {shared_after}"
+    return f"own models {own} after round {after}, {shared} after round {shared_after}"
 
 
 MOST_BYTES = 16 * 1024 * 1024

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from coordinator.results.figures.uplift import uplift
 from coordinator.results.report import text_files
 from edge_sdk.at_rest.foreign import UNREADABLE, check_fields, open_foreign
 from edge_sdk.errors import RemoteProtocolError, UsageError
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.messages import FOREVER, FederationSpec
 
@@ -133,6 +134,7 @@ class ProgressFile(RunObserver):
         self._path, self._about, self._say, self._clock = folder / NAME, about, say, clock
         self._record, self._done = RunRecord(), 0
         self._resumed_at: int | None = None
+        self._opened = False
         self._devices = 0
         self._begun_s = clock()
         self._next_s = self._between_s = -1.0
@@ -145,6 +147,11 @@ class ProgressFile(RunObserver):
         if count == expected:
             self._begun_s = self._clock()
         self._write(now=count == expected)
+
+    def opened(self, at: ExchangeId, devices: Collection[str]) -> None:  # noqa: ARG002  # of RunObserver
+        """Count the time of rounds from the first that opens: a resumed run first ends one that it did not begin."""
+        if not self._opened and not at.exchange:
+            self._opened, self._begun_s, self._resumed_at = True, self._clock(), at.round
 
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
         """Write how far the run is."""
@@ -294,9 +301,10 @@ def running_text(folder: Path, found: Mapping[str, Any], now_s: float | None = N
         return f"{folder}: nothing has happened yet\n"
     now_s = time.time() if now_s is None else now_s
     lines = [_headline(folder, found, now_s), f"  {_figures(found)}"]
-    lines += [f"  {device['id']:<24}{_device_words(device)}" for device in found["per_device"]]
-    more = found["devices"] - len(found["per_device"])
-    lines += [f"  and {more} more"] if more > 0 and found["per_device"] else []
+    if found["devices"] > MOST_DEVICES:
+        lines += [f"  {NAME} lists the first {len(found['per_device'])} devices"] if found["per_device"] else []
+    else:
+        lines += [f"  {device['id']:<24}{_device_words(device)}" for device in found["per_device"]]
     lines += [
         printable(f"  refused: {each['device']}: {each['message']}; {each['remedy']}")
         for each in found["refused_devices"]

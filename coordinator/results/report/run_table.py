@@ -247,7 +247,7 @@ def _verdict(result: Result, whole: Mapping[str, Any]) -> str:
     if federated is None:
         accuracy = "no device's own model was evaluated" if "global" in result.models else "no device was evaluated"
     elif alone is None:
-        accuracy = f"mean accuracy {percent(federated)} of the devices' own models"
+        accuracy = f"mean accuracy {percent(federated)} of the devices' own models{_of_sample(result, whole)}"
         accuracy += ", each on held-out samples of its own" if _on_own_samples(result) else ""
     else:
         first, then = ("as shipped", "now") if _is_compared(result) else ("alone", "federated")
@@ -260,6 +260,14 @@ def _verdict(result: Result, whole: Mapping[str, Any]) -> str:
     parts = [accuracy, f"{sent} sent, {received} received", *_times(whole["time"])]
     refused = [f"{count} {verdict}" for verdict, count in whole["updates"].items() if verdict != "accepted" and count]
     return "; ".join(parts + ([f"uploads not taken: {', '.join(refused)}"] if refused else []))
+
+
+def _of_sample(result: Result, whole: Mapping[str, Any]) -> str:
+    """How many devices were measured, and the 95 % interval of the mean of all, if a sample was."""
+    error = whole["accuracy"].get("sampling_error")
+    if error is None:
+        return ""
+    return f" (a sample of {result.card['measured']} of {len(result.devices):,}: ± {100 * error:.1f})"
 
 
 def _of_how_many(result: Result, whole: Mapping[str, Any]) -> str:

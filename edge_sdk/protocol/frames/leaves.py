@@ -45,6 +45,8 @@ _UNPRINTABLE = re.compile(f"[{_CONTROLS}{_DIRECTIONS}]+")
 class Boolean:
     """True or false."""
 
+    words = "true or false"
+
 
 @dataclass(frozen=True)
 class Integer:
@@ -110,6 +112,21 @@ class Text:
     what: str = ""
     """The expected text in words for error messages, or empty to quote the pattern."""
 
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The allowed texts, where the pattern lists them, or empty."""
+        found = tuple(self.pattern.split("|"))
+        return found if all(re.fullmatch(r"[a-z_0-9-]+", word) for word in found) else ()
+
+    @property
+    def words(self) -> str:
+        """What is allowed, for an error message."""
+        if self.choices:
+            return " or ".join(self.choices)
+        if self.pattern == PRINTABLE:
+            return f"at most {self.most} printable characters"
+        return self.what or f"at most {self.most} characters of {self.pattern}"
+
 
 @dataclass(frozen=True)
 class Blob:
@@ -153,10 +170,10 @@ def leaf(rule: object) -> tuple[Encoder, Decoder]:
     raise LocalProtocolError(f"no wire form for the rule {rule!r}")
 
 
-def _boolean(_rule: Boolean) -> tuple[Encoder, Decoder]:
+def _boolean(rule: Boolean) -> tuple[Encoder, Decoder]:
     def check(value: Plain, path: str) -> bool:
         if type(value) is not bool:
-            raise wrong_type(path, "true or false", value)
+            raise wrong_type(path, rule.words, value)
         return value
 
     return check, check
@@ -197,15 +214,7 @@ def _real(rule: Real) -> tuple[Encoder, Decoder]:
 
 def _text(rule: Text) -> tuple[Encoder, Decoder]:
     pattern = re.compile(rule.pattern)
-    words = rule.pattern.split("|")
-    choice = all(re.fullmatch(r"[a-z_0-9-]+", word) for word in words)
-    if choice:
-        expected = " or ".join(words)
-    elif rule.pattern == PRINTABLE:
-        expected = f"at most {rule.most} printable characters"
-    else:
-        expected = rule.what or f"at most {rule.most} characters of {rule.pattern}"
-
+    choice, expected = bool(rule.choices), rule.words
     passed: set[str] = set()  # legal texts seen before, because most texts are names that recur in every frame
 
     def check(value: Plain, path: str) -> str:

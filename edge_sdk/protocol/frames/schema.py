@@ -405,6 +405,16 @@ _NAMES: Mapping[type, str] = {dict: "a map"}
 _Coder = Callable[[Any, str], Any]
 
 
+def alternatives(annotation: Any) -> str:
+    """What all options of a union of simple types allow, for an error message, or empty for other annotations."""
+    if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
+        return ""
+    options = [option for option in typing.get_args(annotation) if option is not type(None)]
+    rules = [_SIMPLE.get(option) or (typing.get_args(option) or ("",))[-1] for option in options]
+    words = [str(getattr(rule, "words", "")) for rule in rules]
+    return " or ".join(words) if len(words) > 1 and all(words) else ""
+
+
 def _type(option: Any) -> type:
     """Return the type whose values an annotation describes."""
     found: type = typing.get_args(option)[0] if typing.get_origin(option) is Annotated else option

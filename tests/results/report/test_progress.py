@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.record.run_record import RunRecord
 from coordinator.results.report.progress import Progress
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import FOREVER
 
 
@@ -24,6 +25,7 @@ class Watch:
 def lines_of(rounds: int, *, each_s: float, brief: bool = False, until: int | None = None) -> list[str]:
     out, watch, record = StringIO(), Watch(), RunRecord()
     progress = Progress("run", out, brief=brief, clock=watch)
+    progress.opened(ExchangeId(0, 0), ["a"])
     for _ in range(until or rounds):
         watch.now_s += each_s
         progress.round_done(record.round_done(contributors=1, exchanges=1, now_s=watch.now_s), rounds, record)
@@ -36,6 +38,37 @@ def test_about_ten_lines_and_the_time_that_is_left() -> None:
     assert all(part in told[4] for part in ("run:", "50%", "20/40", "20.0 s left"))
     assert all(part in told[-1] for part in ("run:", "100%", "40/40"))
     assert "left" not in told[-1]
+
+
+def test_the_time_that_is_left_counts_from_the_first_round_that_opened_after_a_resume() -> None:
+    out, watch, record = StringIO(), Watch(), RunRecord()
+    progress = Progress("run", out, clock=watch)
+    for _ in range(5):
+        record.round_done(1, 1, 0.0)
+    watch.now_s = 100.0  # building the devices, and the end of the round that was open
+    progress.round_done(record.round_done(1, 1, 100.0), 10, record)
+    progress.opened(ExchangeId(6, 0), ["a"])
+    watch.now_s = 102.0
+    progress.round_done(record.round_done(1, 1, 102.0), 10, record)
+    first, second = out.getvalue().splitlines()
+    assert "left" not in first
+    assert "about 6.0 s left" in second
+
+
+def test_the_global_model_is_named_beside_the_devices_own_with_the_round_of_each() -> None:
+    out, record = StringIO(), RunRecord()
+    progress = Progress("run", out)
+    done = record.round_done(1, 1, 1.0)
+    record.measured("a", 1, {"accuracy": 0.25})
+    progress.round_done(done, 10, record)
+    record.measured("a", 1, {"accuracy": 0.5}, "global")
+    progress.round_done(done, 10, record)
+    record.measured("a", 2, {"accuracy": 0.75})
+    progress.round_done(done, 10, record)
+    own, both, apart = out.getvalue().splitlines()
+    assert ", accuracy 25.0% after round 1, " in own
+    assert ", own models 25.0%, global model 50.0% after round 1, " in both
+    assert ", own models 75.0% after round 2, global model 50.0% after round 1, " in apart
 
 
 def test_brief_is_the_last_line() -> None:

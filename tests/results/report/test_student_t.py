@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.results.comparison.compare import Spread, spread_of, t_quantile
+from coordinator.results.figures.intervals import Spread, spread_of, t_quantile
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.record.round_result import RoundResult
-from coordinator.results.comparison.compare import spread_of
+from coordinator.results.figures.intervals import spread_of
 from coordinator.results.figures.metrics import over_devices
 from coordinator.results.figures.result import DeviceResult, Result, spread
 from coordinator.results.report.summary import summary, without_times
