@@ -64,7 +64,7 @@ def claimed(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if missing and [each.name for each in folder.iterdir()] == [LOCK]:  # refused before it wrote anything
+            if missing and all(each.name.startswith(LOCK) for each in folder.iterdir()):  # a run that was refused
                 shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -187,8 +187,9 @@ def test_a_refused_run_leaves_no_folder_of_its_own(pictures: Path, tmp_path: Pat
     out = tmp_path / "run"
     if made_before:
         out.mkdir()
-    with pytest.raises(UsageError):
-        run(fleets.tables(pictures, "fedavg", data={"source": "npz", "path": str(tmp_path / "none.npz")}), out=out)
+    refused = fleets.tables(pictures) | {"partition": {"kind": "iid", "min_samples": 10**6}}
+    with pytest.raises(UsageError, match="min_samples"):
+        run(refused, out=out)
     assert out.exists() == made_before
 
 
