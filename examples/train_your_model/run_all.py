@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -28,7 +29,9 @@ def run(broker: str, method: str, options: list[str]) -> dict[str, dict[str, flo
         running = [stack.enter_context(subprocess.Popen([sys.executable, *each])) for each in commands]
         for each in running:
             stack.callback(each.kill)
-        if any(each.wait() for each in running):
+        while any(each.poll() is None for each in running) and not any(each.returncode for each in running):
+            time.sleep(0.1)
+        if any(each.returncode for each in running):  # the others would wait for it without an end
             sys.exit(f"run_all.py: a process of {method} failed, see above")
     summary = json.loads(Path("runs", method, "summary.json").read_text(encoding="utf-8"))
     return {each["id"]: each for each in summary["per_device"]}

@@ -14,25 +14,15 @@ from example_processes import ONE_THREAD
 from undrawn import undrawn
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_your_model"
-FEDAVG = ("-c", "import run_all; run_all.METHODS = {'FedAvg': 'fedavg'}; run_all.main()")
-"""What each board learns alone, and by FedMD, is in the long test; test_onnx_fleets and the tests of models have it small."""
+METHODS = ("local", "fedavg", "fedmd")
 
 
-@pytest.mark.costly
+@pytest.mark.long  # five processes that export nets: two minutes; test_onnx_fleets and the tests of models have it small
 @pytest.mark.torch
 @pytest.mark.broker
 @pytest.mark.processes
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("script", "methods"),
-    [
-        (FEDAVG, ("fedavg",)),
-        pytest.param(("run_all.py",), ("local", "fedavg", "fedmd"), marks=pytest.mark.long),
-    ],
-)
-def test_five_boards_learn_and_the_files_are_served(
-    script: tuple[str, ...], methods: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_five_boards_learn_and_the_files_are_served(tmp_path: Path) -> None:
     for package in ("onnxruntime", "torchvision", "onnx"):
         if not find_spec(package):
             pytest.skip(f"no {package}")
@@ -47,12 +37,12 @@ def test_five_boards_learn_and_the_files_are_served(
     subprocess.run(small, cwd=folder, env=environment, check=True)
     fewer = ["--set", "federation.rounds=4", "--set", "train.local_steps=16", "--set", "train.evaluate_every=2"]
     ran = subprocess.run(
-        [sys.executable, *script, *fewer], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "run_all.py", *fewer], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
-    assert ran.stdout.count("in a plain session") == 5 * len(methods)
+    assert ran.stdout.count("in a plain session") == 5 * len(METHODS)
     means = {}
-    for method in methods:
+    for method in METHODS:
         summary = json.loads((folder / "runs" / method / "summary.json").read_text(encoding="utf-8"))
         assert summary["rounds_done"] == 4
         assert {each["runtime"] for each in summary["per_device"]} == {"torch", "onnx", "numpy"}

@@ -243,7 +243,7 @@ def harmful(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_operation_of_any_name_may_fail(pictures: Path, tmp_path: Path, kind: str) -> None:
-    assert list(harmful(pictures, kind, tmp_path, every=40)) == []
+    assert list(harmful(pictures, kind, tmp_path, every=80)) == []
 
 
 @pytest.mark.long

@@ -62,7 +62,7 @@ def test_it_learns_as_in_torch(kind: str, how: dict[str, Any]) -> None:
     assert np.abs(one.logits(x) - start).max() > 0.01
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("kind", [pytest.param("lstm", marks=pytest.mark.long), "gru"])
 def test_a_file_of_the_newer_exporter_learns_as_in_torch(kind: str, tmp_path: Any) -> None:
     pytest.importorskip("onnxscript")
     path, net = tmp_path / "net.onnx", Series(kind).eval()
