@@ -23,6 +23,7 @@ from edge_sim.config.settings import AUTO, Config
 from edge_sim.models.given_functions import check_sendable
 from edge_sim.notebook.given import GivenData, GivenModels, declared_in, functions_of, with_models, write_data
 from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
+from edge_sim.runs.run_folder import remove_checkpoint
 from edge_sim.runs.runner import ObserverFor, VirtualRun, check_taken_part, run
 from edge_sim.studies.axes import axes_of, given_methods, given_seeds
 from edge_sim.studies.planned_runs import compare, with_setting
@@ -147,6 +148,8 @@ def run_federation(
         result = run(parsed, broker=broker, out=out, resume=resume, observer=observed, finished=keep, **options)
         if out is not None:
             write_run(result, to_toml(parsed.tables), folder)
+            if result.completed and broker == "memory":
+                remove_checkpoint(folder)
             if keep_models:
                 _write_models(trained, folder / "models")
         check_taken_part(result)

@@ -193,7 +193,10 @@ def check_same_world(kept: Path, config: Config) -> None:
 
 
 def settings_by_key(config: Config) -> dict[str, Any]:
-    """Return every setting that affects results, by key, including defaults: all but [run] and partition.export."""
+    """Return every setting that affects results, by key, including defaults.
+
+    Of [run] these are only the devices that are measured; partition.export is left out.
+    """
     method = chosen_method(config)
     sections: dict[str, Any] = {
         "federation": asdict(config.federation),
@@ -206,6 +209,7 @@ def settings_by_key(config: Config) -> dict[str, Any]:
         **{f"fleet[{i}]": asdict(row) for i, row in enumerate(config.fleet)},
         "faults": {**asdict(config.faults), "seed": config.faults_seed},
         "scenario": asdict(config.scenario),
+        "run": {"measured": config.run.measured_of(config.federation.devices)},
     }
     return {f"{name}.{key}": _plain(value) for name, section in sections.items() for key, value in section.items()}
 

@@ -155,6 +155,8 @@ def _run_in(
 ) -> Result:
     if trace and fleet.federation.policy.paced:
         raise UsageError("--trace: a run whose rounds wait for the time of day cannot be replayed; leave out --trace")
+    if broker != "memory" and fleet.measured:
+        raise UsageError("run.measured: a sample is measured in virtual time alone (--broker memory); leave it out")
     if broker == "memory":
         feasible.check_feasible(fleet, parsed.run.stacked or (), parsed.run.memory_bytes, out)
     if out is not None:

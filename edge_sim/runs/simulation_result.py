@@ -237,9 +237,9 @@ def sample_line(fleet: Fleet) -> str:
     if not count:
         return ""
     return (
-        f"{count:,} of {of:,} devices are measured, drawn by the seed; if accuracies have a standard deviation of "
-        f"10 points over the devices, this mean is within {half_width(10.0, count, of):.1f} points of the mean of "
-        'all (95 %); run.measured = "all" measures all; no device trains alone for comparison'
+        f"{count:,} of {of:,} devices are measured, drawn by the seed, and none trains alone for comparison "
+        f'(run.measured = "all": all); their mean is within {half_width(10.0, count, of):.1f} points of that of all '
+        "where accuracies have a standard deviation of 10 points (95 %)"
     )
 
 

@@ -223,8 +223,10 @@ def test_a_sample_of_devices_is_measured_and_the_run_says_so(pictures: Path) -> 
     table = run_table(result, most_rows=10)
     assert table.rows == ()
     assert f"own models of {len(known)} devices: " in table.notes[0]
-    assert "half below" in table.notes[0]
-    assert f"(a sample of 4 of 12: ± {100 * half:.1f})" in table.headline
+    assert "half up to" in table.notes[0]
+    took_part = sum(each.rounds_done > 0 for each in result.devices if each.id in known)
+    sample = f"a sample of 4 of 12, {took_part} of which took part"
+    assert f"({sample}: ± {100 * half:.1f} points, 95 %)" in table.headline
     assert len(run_table(result, most_rows=DEVICES).rows) == DEVICES
 
 

@@ -198,6 +198,9 @@ def test_only_the_same_run_can_be_resumed(pictures: Path, tmp_path: Path, monkey
     interrupted(pictures, out, monkeypatch)
     with pytest.raises(UsageError, match=r"federation\.seed .*7, is 8"):
         run(fleets.tables(pictures, seed=8), out=out, resume=True)
+    other = fleets.tables(pictures) | {"run": {"measured": 3}}
+    with pytest.raises(UsageError, match=r"run\.measured was 6, is 3"):
+        run(other, out=out, resume=True)
     with pytest.raises(UsageError, match="holds nothing to resume"):
         run(fleets.tables(pictures), out=tmp_path / "other", resume=True)
 

@@ -31,7 +31,7 @@ from coordinator.results.document.values import (
 from coordinator.results.figures.result import Result
 from coordinator.results.plots.drawing import Drawings, draw_pictures
 from coordinator.results.plots.plots import comparison_drawings, run_drawings
-from coordinator.results.report.progress_file import is_running, read_running, running_text
+from coordinator.results.report.progress_file import is_interrupted, is_running, read_running, running_text
 from coordinator.results.report.run_files import read_run
 from coordinator.results.report.run_table import MOST_ROWS, run_table
 from coordinator.results.report.summary import summary
@@ -69,7 +69,7 @@ class Found:
             self.sections.append((section, comparison_drawings(comparison)))
         elif is_running(folder):
             found = read_running(folder)
-            self.plain.append({"state": "running", **found})
+            self.plain.append({"state": "interrupted" if is_interrupted(folder) else "running", **found})
             if not self._silent:
                 sys.stdout.write(running_text(folder, found) + "\n")
         else:

@@ -83,9 +83,15 @@ def inline_pictures(drawings: Drawings, prefix: str) -> tuple[dict[str, str], st
             return {}, str(missing)
         found = {path.stem: path.read_text(encoding="utf-8") for path in map(Path, paths)}
     return {
-        name.replace("_", " ").capitalize(): _inline(svg, name.replace("_", " "), f"{prefix}-{place}-")
+        _TITLES.get(name, name).replace("_", " ").capitalize(): _inline(
+            svg, name.replace("_", " "), f"{prefix}-{place}-"
+        )
         for place, (name, svg) in enumerate(found.items())
     }, ""
+
+
+_TITLES = {"devices_alone_federated": "accuracy_of_each_device"}
+"""The titles of pictures that are named otherwise: not in every run do devices train alone."""
 
 
 def _inline(svg: str, words: str, prefix: str) -> str:

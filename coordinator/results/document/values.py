@@ -252,7 +252,7 @@ def _devices(result: Result) -> SortableTable:
 
 
 def _many_devices(result: Result) -> SortableTable:
-    heads = ("known of", "least", "a tenth below", "half below", "a tenth above", "greatest")
+    heads = ("known of", "least", "a tenth up to", "half up to", "a tenth from", "greatest")
     rows = []
     for figure, column in (*shown_figures(), *shown_figures("report")):
         values = [value for value in map(figure.of, result.devices) if isinstance(value, int | float)]

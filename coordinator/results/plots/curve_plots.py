@@ -133,6 +133,9 @@ def accuracy_by_round(comparison: Comparison, path: Path) -> None:
     only_global = "personal" not in comparison.shown_models
     title = "Accuracy of the global model by round" if only_global else "Accuracy by round"
     words += f"{DOT}thin: each device's own" * alone
+    error = comparison.lines[-1].trials[0].whole["accuracy"].get("sampling_error") if alone else None
+    if error is not None:
+        words += f"{DOT}own models of all devices: ± {100 * error:.1f} points at the end (95 %)"
     with picture(path, WIDTH_IN, tall_in, title, words, below=_named(points)) as figure:
         axes = figure.add_subplot()
         if alone:
@@ -480,10 +483,8 @@ def _measured_words(comparison: Comparison, points: Mapping[str, Sequence[RoundP
     if not counts or min(counts) == every:
         return f"over all {every} devices"
     span = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    trials = [trial for line in comparison.lines for trial in line.trials]
-    errors = [100 * trial.whole["accuracy"].get("sampling_error", 0.0) for trial in trials]
-    sampled = f", drawn by the seed (± {max(errors):.1f} at the end)" if any(errors) else ""
-    return f"over the {span} of {every:,} devices that were measured{sampled}"
+    sampled = any("measured" in trial.result.card for line in comparison.lines for trial in line.trials)
+    return f"over the {span} of {every:,} devices that were measured{', drawn by the seed' * sampled}"
 
 
 def _over_seeds(comparison: Comparison) -> str:

@@ -52,6 +52,7 @@ class Progress(RunObserver):
         self._told_s = clock()
         self._first: tuple[int, float] | None = None
         """The first round that opened since this process began, and when: an estimate counts from it."""
+        self._of = FOREVER
 
     def joined(self, device: str, count: int, expected: int) -> None:
         """Say who joined, or in a log of a large fleet now and then."""
@@ -59,10 +60,12 @@ class Progress(RunObserver):
         if self._live or (few and not self._brief):
             self._line(f"{device} joined ({count} of {expected})", passing=True)
 
-    def opened(self, at: ExchangeId, devices: Collection[str]) -> None:  # noqa: ARG002  # of RunObserver
-        """Note when the first round opened."""
+    def opened(self, at: ExchangeId, devices: Collection[str]) -> None:  # of RunObserver
+        """Note when the first round opened, and say that many devices measure what the last one gave."""
         if self._first is None and not at.exchange:
             self._first = at.round, self._clock()
+        if at.round == self._of and len(devices) > _NAMED:
+            self._line(f"{len(devices):,} devices measure the result", passing=True)
 
     def turned_away(self, device: str, message: str) -> None:
         """Say who was refused, and why."""
@@ -73,6 +76,7 @@ class Progress(RunObserver):
 
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
         """Say how far the run is, its accuracy and its bytes, and the time left."""
+        self._of = of
         last, endless = result.round == of, of == FOREVER
         often = result.round <= PLAIN_LINES if endless else result.round % max(1, of // PLAIN_LINES) == 0
         due = often or self._clock() - self._told_s >= _SILENT_S

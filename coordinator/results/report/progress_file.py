@@ -228,6 +228,19 @@ def is_running(folder: Path) -> bool:
     return progress.exists() and progress.stat().st_mtime_ns > summary.stat().st_mtime_ns
 
 
+def is_interrupted(folder: Path) -> bool:
+    """Whether the run in this directory is a simulation without a process: nobody holds its lock."""
+    path = folder / "lock"
+    if not path.exists() or not (folder / NAME).exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=0.0)) as lock:
+            lock.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.Error:  # locked, or not to be read here
+        return False
+    return True
+
+
 def read_running(folder: Path, *, whole: bool = True) -> dict[str, Any]:
     """The contents of progress.json, or the same from the ledger, with the `source`: progress, ledger or locked.
 
@@ -300,9 +313,11 @@ def running_text(folder: Path, found: Mapping[str, Any], now_s: float | None = N
             return f"{folder}: running, but there is no {NAME}, and the ledger is locked by the coordinator\n"
         return f"{folder}: nothing has happened yet\n"
     now_s = time.time() if now_s is None else now_s
-    lines = [_headline(folder, found, now_s), f"  {_figures(found)}"]
+    interrupted = is_interrupted(folder)
+    lines = [_headline(folder, found, now_s, interrupted=interrupted), f"  {_figures(found, interrupted=interrupted)}"]
     if found["devices"] > MOST_DEVICES:
-        lines += [f"  {NAME} lists the first {len(found['per_device'])} devices"] if found["per_device"] else []
+        listed = len(found["per_device"])
+        lines += [f"  {listed} of {found['devices']:,} devices are in {NAME}"] if listed else []
     else:
         lines += [f"  {device['id']:<24}{_device_words(device)}" for device in found["per_device"]]
     lines += [
@@ -334,15 +349,16 @@ def _period_words(each: Mapping[str, Any]) -> str:
     return f"  {each['period']:<10}  {rounds}, {traffic}, accuracy {accuracy}"
 
 
-def _headline(folder: Path, found: Mapping[str, Any], now_s: float) -> str:
+def _headline(folder: Path, found: Mapping[str, Any], now_s: float, *, interrupted: bool) -> str:
     part = f" ({found['part']})" if found.get("part") else ""
     what = f"{found['federation']}{part}, {found['method']}, seed {found['seed']}"
     age = f"{human_seconds(max(0.0, now_s - found['updated_s']))} ago"
     news = f"heard {age}" if found["source"] == "progress" else f"its checkpoint, of {age}"
+    news = f"interrupted {age}; --resume continues it" if interrupted else news
     return f"{folder}: {what}: round {of_rounds(found['round'], found['rounds'])}; {news}"
 
 
-def _figures(found: Mapping[str, Any]) -> str:
+def _figures(found: Mapping[str, Any], *, interrupted: bool) -> str:
     accuracy = found["accuracy"]
     words = [f"{found['devices']} of {found['expected']} devices"]
     if accuracy:
@@ -353,7 +369,7 @@ def _figures(found: Mapping[str, Any]) -> str:
     sent, received = (human_bytes(found["bytes"][way]) for way in ("up_total", "down_total"))
     words.append(f"{sent} sent, {received} received")
     now_done = found["round"] - found.get("resumed_at", 0)
-    if now_done and "elapsed_s" in found and found["round"] < found["rounds"] < FOREVER:
+    if now_done and not interrupted and "elapsed_s" in found and found["round"] < found["rounds"] < FOREVER:
         left_s = found["elapsed_s"] / now_done * (found["rounds"] - found["round"])
         words.append(f"about {human_seconds(left_s)} left")
     return "; ".join(words)

@@ -76,8 +76,9 @@ def _percentiles(result: Result) -> list[str]:
     if not known:
         return ["the figures of each device are in devices.csv"]
     worst, low, middle, high, best = quantiles(known)
-    spread = f"{worst:.1%} the worst, a tenth below {low:.1%}, half below {middle:.1%}, a tenth above {high:.1%}"
-    return [f"own models of {len(known):,} devices: {spread}, {best:.1%} the best; each device is in devices.csv"]
+    spread = f"{percent(worst)} the worst, a tenth up to {percent(low)}, half up to {percent(middle)}"
+    spread += f", a tenth from {percent(high)}, {percent(best)} the best"
+    return [f"own models of {len(known):,} devices: {spread}; each device is in devices.csv"]
 
 
 def _is_compared(result: Result) -> bool:
@@ -267,7 +268,10 @@ def _of_sample(result: Result, whole: Mapping[str, Any]) -> str:
     error = whole["accuracy"].get("sampling_error")
     if error is None:
         return ""
-    return f" (a sample of {result.card['measured']} of {len(result.devices):,}: ± {100 * error:.1f})"
+    active = sum(device.accuracy is not None and device.rounds_done > 0 for device in result.devices)
+    took = "none of which" if not active else f"{active} of which"
+    sample = f"a sample of {result.card['measured']} of {len(result.devices):,}, {took} took part"
+    return f" ({sample}: ± {100 * error:.1f} points, 95 %)"
 
 
 def _of_how_many(result: Result, whole: Mapping[str, Any]) -> str:

@@ -71,6 +71,14 @@ def test_the_global_model_is_named_beside_the_devices_own_with_the_round_of_each
     assert ", own models 75.0% after round 2, global model 50.0% after round 1, " in apart
 
 
+def test_many_devices_that_measure_the_result_are_announced() -> None:
+    out, record = StringIO(), RunRecord()
+    progress = Progress("run", out)
+    progress.round_done(record.round_done(1, 1, 1.0), 1, record)
+    progress.opened(ExchangeId(1, 0), [f"device-{number}" for number in range(1000)])
+    assert out.getvalue().splitlines()[-1] == "run: 1,000 devices measure the result"
+
+
 def test_brief_is_the_last_line() -> None:
     (only,) = lines_of(40, each_s=100.0, brief=True)
     assert "40/40" in only

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import fleets
@@ -23,12 +24,14 @@ from coordinator.results.report.progress_file import (
     NAME,
     About,
     ProgressFile,
+    is_interrupted,
     is_running,
     read_running,
     running_text,
 )
 from coordinator.results.report.run_files import write_run
 from edge_sdk import cli
+from edge_sdk.durable import file_lock
 from edge_sdk.errors import UsageError
 
 ABOUT = About(federation="lab", method="fedal", seed=3, rounds=4, expected=2)
@@ -153,7 +156,7 @@ def test_the_file_stays_small(tmp_path, observer):
     assert len(found["per_device"]) == MOST_DEVICES
     assert found["devices"] == 3 * MOST_DEVICES
     text = running_text(tmp_path / "run", read_running(tmp_path / "run"))
-    assert f"lists the first {MOST_DEVICES} devices" in text
+    assert f"{MOST_DEVICES} of {3 * MOST_DEVICES} devices are in progress.json" in text
     assert "device-0000" not in text
 
 
@@ -266,6 +269,7 @@ def test_without_a_progress_file_the_ledger_is_read(tmp_path, ledger):
 
 HOLD = """
 import sys
+from contextlib import closing
 from pathlib import Path
 from coordinator.ledger import Ledger
 ledger = Ledger(Path(sys.argv[1]))
@@ -334,3 +338,15 @@ def test_a_simulation_leaves_its_progress_behind(tmp_path, pictures):
     assert (found["round"], found["rounds"], found["part"], found["method"]) == (2, 2, "", "fedmd")
     assert found["per_device"][0]["bytes_up"] <= summary["per_device"][0]["bytes_up"]
     assert not is_running(out)
+
+
+def test_a_run_without_a_process_is_called_interrupted(tmp_path, observer):
+    after(observer, 3)
+    folder = tmp_path / "run"
+    with closing(file_lock(folder / "lock")):
+        assert not is_interrupted(folder)
+        assert "interrupted" not in running_text(folder, read_running(folder))
+    assert is_interrupted(folder)
+    text = running_text(folder, read_running(folder))
+    assert "--resume continues it" in text
+    assert "about " not in text
