@@ -227,7 +227,7 @@ def device(folder: Path, broker: str, app: str) -> subprocess.CompletedProcess[s
     """Run `edge-sdk device` to its end."""
     (folder / "device_apps.py").write_text(DEVICE_APPS, encoding="utf-8")
     options = ["--broker", broker, "--federation", "app", "--app", f"device_apps:{app}", "--id", "left"]
-    paths = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+    paths = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]  # edge-sdk, and federated_apps
     return subprocess.run(
         [sys.executable, "-m", "edge_sdk.cli", "device", *options, "--state", "state"],
         cwd=folder,
