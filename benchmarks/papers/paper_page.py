@@ -12,7 +12,7 @@ from benchmarks.papers.figures import FIGURES
 from benchmarks.papers.figures import FOLDER as PICTURES
 from benchmarks.papers.kinds import Line, Paper, Setting, Table
 from benchmarks.papers.signs import NOT_RUN, Found, found_in, reached
-from benchmarks.papers.verdicts import AGAINST, LEANING_AGAINST, LEVEL, Judged
+from benchmarks.papers.verdicts import Judged, missed
 from coordinator.config import load_toml
 from coordinator.record.units import human_bytes, human_flops
 from coordinator.results.figures.metrics import TARGETS
@@ -35,7 +35,6 @@ NAMES = {
 }
 """A figure's name on the pages."""
 DEVIATION_NAME = f"{NAMES['pm_l_sd']}, here"
-MISSED = (LEVEL, LEANING_AGAINST, AGAINST)
 HEAD = """# {title}
 
 [What the columns and verdicts mean](../papers.md). Values are of a smaller scale than the paper's, and are not to be
@@ -74,7 +73,7 @@ def _missed(paper: Paper, found: Mapping[str, Sequence[Judged]]) -> str:
         lines += [
             [each.sign.what, each.sign.setting, *told(each), each.says, each.sign.why or "not known"]
             for each in found[table.name]
-            if each.verdict in MISSED
+            if missed(each)
         ]
     text = markdown(lines) if len(lines) > 1 else "None."
     return f"## Level, or against the claim, and why\n\n{text}\n"

@@ -1,8 +1,9 @@
 """The one rule of the papers' pages: what a sign's differences over seeds let one say.
 
 Intervals and p values are those of `edge-sdk compare` (Student's t over paired differences).  All signs of a table are
-corrected together, by Benjamini and Hochberg (1995): of the signs that a table calls shown or against, one in twenty
-may be expected to be wrong.  A sign that repeats another one is not counted and not corrected for.
+corrected together, by Benjamini and Hochberg (1995): of the signs that a table calls shown or against, at most one in
+twenty may be expected to be wrong, if they are independent or rise together.  A sign that repeats another one is not
+counted and not corrected for.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from dataclasses import dataclass
 
 from benchmarks.papers.signs import NOT_RUN, Sign
 
-SHOWN, LEANING, LEVEL, OPEN = "shown", "leaning", "level", "open"
+SHOWN, LEANING, LEVEL, OPEN, ONE_SEED = "shown", "leaning", "level", "open", "one seed"
 LEANING_AGAINST, AGAINST = "leaning against", "against"
 COUNTED_WITH = "counted with"
-VERDICTS = (SHOWN, LEANING, LEVEL, OPEN, LEANING_AGAINST, AGAINST, NOT_RUN)
+VERDICTS = (SHOWN, LEANING, LEVEL, OPEN, LEANING_AGAINST, AGAINST, ONE_SEED, NOT_RUN)
 """The verdicts of signs that count, in the order of the page."""
 TESTED_FROM = 3
 """The number of seeds from which on a sign is tested."""
@@ -85,9 +86,27 @@ def _verdict(sign: Sign, corrected: float | None) -> str:
             return SHOWN if spread.mean > 0 else AGAINST
         if _is_level(sign):
             return LEVEL
-    if not above:
+    if spread.interval is None:
+        return ONE_SEED
+    low, high = spread.interval
+    if not above or low <= 0 <= high:
         return OPEN
     return LEANING if spread.mean > 0 else LEANING_AGAINST
+
+
+def missed(judged: Judged) -> bool:
+    """Whether a sign is level, or against the claim, in the mean at least, by more than its floor."""
+    spread = judged.sign.spread
+    if spread is None or judged.verdict == COUNTED_WITH:
+        return False
+    return judged.verdict == LEVEL or spread.mean <= -floor(judged.sign)
+
+
+def other_corrections(tables: Sequence[Sequence[Judged]]) -> dict[int, Judged]:
+    """Return the signs, by `id` of their Sign, that a correction over all tables at once would move."""
+    signs = [each.sign for table in tables for each in table]
+    alone = {id(each.sign): each.verdict for table in tables for each in table}
+    return {id(each.sign): each for each in judged(signs) if each.verdict != alone[id(each.sign)]}
 
 
 def _is_level(sign: Sign) -> bool:

@@ -19,7 +19,7 @@ from benchmarks.papers.page import ROWS as ROWS_NAME
 from benchmarks.papers.page import pages, sign_of
 from benchmarks.papers.signs import NOT_RUN, signs
 from benchmarks.papers.tables import PAPERS, TABLES
-from benchmarks.papers.verdicts import AGAINST, LEANING, SHOWN, judged
+from benchmarks.papers.verdicts import AGAINST, ONE_SEED, SHOWN, judged
 from edge_sim import run
 from edge_sim.bench import vibration
 
@@ -250,7 +250,7 @@ def test_a_sign_is_the_mean_difference_of_the_seeds_that_both_have(tiny: Table) 
     high = rows_of(tiny, "fast", "iid", personal="0.5,0.6,0.7")
     low = [rows_of(tiny, "local", "iid", personal=values) for values in ("0.4,0.5,0.61", "0.4", "0.9,0.8,1.0")]
     assert verdicts(tiny, [*high, *low[0]]) == [(SHOWN, "+9.7 [+8.2, +11.1], 3 seeds")]
-    assert verdicts(tiny, [*high, *low[1]]) == [(LEANING, "+10.0, one seed")]
+    assert verdicts(tiny, [*high, *low[1]]) == [(ONE_SEED, "+10.0, one seed")]
     assert verdicts(tiny, [*high, *low[2]])[0][0] == AGAINST
     assert verdicts(tiny, high) == [(NOT_RUN, NOT_RUN)]
 
@@ -276,7 +276,7 @@ def test_a_fall_compares_a_line_with_itself(tiny: Table) -> None:
     fall = Fall("fast", ("personal",), ("iid", "skewed"))
     table = Table(**{**vars(tiny), "settings": (*tiny.settings, skewed), "claims": (), "falls": (fall,)})
     rows = [*rows_of(table, "fast", "iid", personal="0.7"), *rows_of(table, "fast", "skewed", personal="0.4")]
-    assert verdicts(table, rows) == [(LEANING, "+30.0, one seed")]
+    assert verdicts(table, rows) == [(ONE_SEED, "+30.0, one seed")]
 
 
 def test_a_trend_compares_the_gaps_of_the_first_and_the_last_setting(tiny: Table) -> None:
@@ -290,7 +290,7 @@ def test_a_trend_compares_the_gaps_of_the_first_and_the_last_setting(tiny: Table
         for line, value in (("fast", high), ("local", low))
         for row in rows_of(both, line, setting, personal=value)
     ]
-    assert verdicts(both, rows) == [(LEANING, "+20.0, one seed")]
+    assert verdicts(both, rows) == [(ONE_SEED, "+20.0, one seed")]
     assert verdicts(both, rows[:2]) == [(NOT_RUN, NOT_RUN)]
 
 

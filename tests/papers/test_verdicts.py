@@ -24,6 +24,7 @@ from benchmarks.papers.verdicts import (
     LEVEL,
     MARGIN,
     NOT_RUN,
+    ONE_SEED,
     OPEN,
     PROCESSOR_SD,
     SHOWN,
@@ -49,14 +50,15 @@ def verdict(*points: float, **more: object) -> str:
     ("points", "told"),
     [
         ((), NOT_RUN),
-        ((20.0,), LEANING),  # a sign of one seed is never shown
-        ((-20.0,), LEANING_AGAINST),
-        ((1.0,), OPEN),
+        ((20.0,), ONE_SEED),  # a sign of one seed is never shown
+        ((-20.0,), ONE_SEED),
+        ((1.0,), ONE_SEED),
         ((5.0, 5.1), LEANING),
         ((5.0, 5.1, 4.9), SHOWN),
         ((-5.0, -5.1, -4.9), AGAINST),
-        ((9.0, 1.0, 5.0), LEANING),  # its interval has 0
-        ((-9.0, -1.0, -5.0), LEANING_AGAINST),
+        ((9.0, 1.0, 5.0), OPEN),  # its interval has 0
+        ((-9.0, -1.0, -5.0), OPEN),
+        ((-5.0, -5.1), LEANING_AGAINST),  # too few to be tested
         ((0.5, 0.51, 0.49), LEVEL),  # its interval is above 0, but a processor moves as much
         ((-0.3, 0.1, 0.2), LEVEL),
         ((-9.0, 9.0, 0.1), OPEN),
@@ -68,8 +70,8 @@ def test_the_rule(points: tuple[float, ...], told: str) -> None:
 
 def test_a_ratio_is_held_against_a_tenth() -> None:
     ratio = sign(figure="bytes")
-    assert judged([replace(ratio, gains=(math.log(2),))])[0].verdict == LEANING
-    assert judged([replace(ratio, gains=(math.log(1.05),))])[0].verdict == OPEN
+    assert judged([replace(ratio, gains=(math.log(2), math.log(2.01)))])[0].verdict == LEANING
+    assert judged([replace(ratio, gains=(math.log(1.05), math.log(1.05)))])[0].verdict == OPEN
 
 
 def test_the_correction_is_benjamini_and_hochbergs() -> None:
