@@ -90,7 +90,7 @@ CAUSES: tuple[Cause, ...] = (
         "processors may",
         tuple(
             Pair("fedssa-table2", "participants-30", line, "fedssa-case-b", "local_accuracy")
-            for line in ("fedssa", "fedssa-t-10", "fedssa-t-50")
+            for line in ("fedssa", "fedssa-t-10", "fedssa-t-50", "fedssa-t-50-mu-0.9")
         ),
     ),
     Cause(
