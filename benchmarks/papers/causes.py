@@ -86,7 +86,7 @@ CAUSES: tuple[Cause, ...] = (
         "FedSSA's case C, with own rows, behind its case B, without",
         "own rows count in the first two rounds alone: counted for longer, where more take part, they stabilise",
         ONE_RUN.format("fedssa-table2", "participants-30", "fedssa-t-50"),
-        "not decided: in the one seed that was run none of three lengths, and no slower fall of mu0, ends above case B",
+        "not decided: in the one seed that was run none of three lengths, and no larger mu0, ends above case B",
         tuple(
             Pair("fedssa-table2", "participants-30", line, "fedssa-case-b", "local_accuracy")
             for line in ("fedssa", "fedssa-t-10", "fedssa-t-50", "fedssa-t-50-mu-0.9")
