@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 from coordinator.config import chosen_method, to_toml
 from coordinator.results.comparison.compare_files import COMPARISON, SWEEP
 from coordinator.results.report import text_files
+from coordinator.results.report.progress_file import LOCK
 from coordinator.results.report.run_files import holds_finished_run
 from edge_sdk.at_rest.files import make_folder
 from edge_sdk.at_rest.foreign import UNREADABLE
@@ -23,8 +24,6 @@ from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.runs.run_inputs import RunInputs
 
-LOCK = "lock"
-"""Name of the lock file, an empty SQLite file."""
 KEPT = "federation.toml"
 """Name of the file with the resolved settings, written when a run starts."""
 SAMPLES = "samples.sha256"

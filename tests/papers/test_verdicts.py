@@ -32,6 +32,7 @@ from benchmarks.papers.verdicts import (
     benjamini_hochberg,
     floor,
     judged,
+    other_corrections,
 )
 
 ROWS = runner.PAGE.with_suffix("") / ROWS_NAME
@@ -91,6 +92,14 @@ def test_other_signs_of_a_table_weaken_one_that_is_near() -> None:
     assert judged([near])[0].verdict == SHOWN
     first, *_ = judged([near, *[lost] * 9])
     assert (first.verdict, first.sign.spread.interval[0] > 0) == (LEANING, True)
+
+
+def test_signs_of_another_table_weaken_it_only_in_the_correction_over_all() -> None:
+    near, lost = judged([sign(4.0, 6.5, 5.5)]), judged([sign(-3.0, 4.0, 1.0) for _ in range(9)])
+    assert near[0].verdict == SHOWN
+    moved = other_corrections([near, lost])
+    assert {at: each.verdict for at, each in moved.items()} == {id(near[0].sign): LEANING}
+    assert other_corrections([near]) == {}
 
 
 def test_a_sign_that_says_the_same_is_neither_counted_nor_corrected_for() -> None:

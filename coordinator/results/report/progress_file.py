@@ -33,7 +33,8 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.messages import FOREVER, FederationSpec
 
-NAME = "progress.json"
+NAME, LOCK = "progress.json", "lock"
+"""The file with the progress of a run, and the one that the process of a simulation holds: an empty SQLite file."""
 PROGRESS_VERSION = 1
 EVERY_S = 1.0
 """The least seconds between two writes."""
@@ -230,7 +231,7 @@ def is_running(folder: Path) -> bool:
 
 def is_interrupted(folder: Path) -> bool:
     """Whether the run in this directory is a simulation without a process: nobody holds its lock."""
-    path = folder / "lock"
+    path = folder / LOCK
     if not path.exists() or not (folder / NAME).exists():
         return False
     try:
