@@ -225,7 +225,7 @@ class RunTable:
     it, with the same private steps; `every-round`: in all rounds; `off` (or false): not at all."""
     measured: Annotated[int, Integer(2, 2**31 - 1)] | Annotated[str, Text(4, "auto|all")] = AUTO
     """How many devices are measured, drawn at random: `all`, a number, or auto: all of up to 1,000, and 200 of more.
-    Nobody trains alone for comparison then, and the closing exchange is with these devices only."""
+    Only these devices train alone for comparison then, and take part in the closing exchange."""
     processes: Annotated[int, Integer(1, MOST_PROCESSES)] | Auto | None = None
     """Number of processes that hold the devices in memory, including the coordinator's: 1 (the default), more,
     or auto: one for each core of this machine or the cluster, if that is faster.  See docs/how-to/speed.md."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -247,7 +247,7 @@ def build_fleet(config: Config) -> Fleet:
         held = [IndexedSamples(dataset, part, config.data.split, number) for number, part in enumerate(parts)]
         return Fleet(
             dataset=dataset,
-            devices=_devices(config, dataset, federation.spec, held),
+            devices=_devices(config, dataset, federation.spec, dict(enumerate(held))),
             parts=parts,
             federation=federation,
             scenario=config.scenario,
@@ -266,14 +266,16 @@ def build_device(config: Config, number: int) -> tuple[Device, Dataset]:
         return Device(kit=kit, held=held, public=dataset.public, conditions=row), dataset
 
 
-def rebuilt(fleet: Fleet, config: Config) -> Fleet:
+def rebuilt(fleet: Fleet, config: Config, numbers: Collection[int] | None = None) -> Fleet:
     """Return the fleet under another config, reusing its loaded and partitioned data.
 
-    config: with the same [data], [partition], seed, classes and number of devices.  Raises UsageError.
+    config: with the same [data], [partition], seed, classes and number of devices.  numbers: of the only devices to
+    build, or None for all.  Raises UsageError.
     """
     with _naming(config.file):
         federation = _federation(config, fleet.dataset)
-        held = [device.held for device in fleet.devices]
+        held = {device.kit.number: device.held for device in fleet.devices}
+        held = held if numbers is None else {number: held[number] for number in numbers}
         devices = _devices(config, fleet.dataset, federation.spec, held)
         return dataclasses.replace(fleet, devices=devices, federation=federation, scenario=config.scenario)
 
@@ -317,17 +319,17 @@ def _measured(config: Config) -> tuple[str, ...]:
     return tuple(config.ids[number] for number in sorted(drawn.tolist()))
 
 
-def _devices(config: Config, dataset: Dataset, spec: FederationSpec, held: Sequence[Held]) -> tuple[Device, ...]:
-    """Return all devices.  held: samples of each device, by device number."""
-    wanted = _wanted(spec)
+def _devices(config: Config, dataset: Dataset, spec: FederationSpec, held: Mapping[int, Held]) -> tuple[Device, ...]:
+    """Return devices.  held: the samples of each, by its number."""
+    wanted, rows = _wanted(spec), config.rows
     return tuple(
         Device(
-            kit=_kit(config, dataset, row, number, wanted),
+            kit=_kit(config, dataset, rows[number], number, wanted),
             held=own,
             public=dataset.public,
-            conditions=row,
+            conditions=rows[number],
         )
-        for number, (row, own) in enumerate(zip(config.rows, held, strict=True))
+        for number, own in held.items()
     )
 
 

@@ -33,7 +33,7 @@ from edge_sim.engines.choice import resolve_run
 from edge_sim.fleet.fleet import Fleet, build_fleet
 from edge_sim.runs import run_folder
 from edge_sim.runs.run_folder import check_new
-from edge_sim.runs.runner import as_run_failed, run_in
+from edge_sim.runs.runner import as_run_failed, run_in, trains_alone
 from edge_sim.runs.simulation_result import measuring_line, sample_line
 
 
@@ -78,12 +78,11 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
             with as_run_failed(out):
                 fleet = build_fleet(config)
                 config, why = resolve_run(config, fleet, out)
-            alone = config.run.standalone != "off" and config.federation.method != "local"
-            measuring = measuring_line(fleet, settings.MEASURED, alone=alone)
+            measuring = measuring_line(fleet, settings.MEASURED, alone=trains_alone(config, sampled=False))
             fleet_lines = sample_line(fleet), measuring if config.run.measured == settings.AUTO else ""
             lines = (*config.remarks, why, fleet.dataset.public_taken, fleet.dataset.remark, *fleet_lines)
             sys.stderr.writelines(f"{line}\n" for line in lines if line)
-        sys.stderr.write(f"{_start(config, alone=fleet is None or not fleet.measured)}\n")
+        sys.stderr.write(f"{_start(config, len(fleet.measured) if fleet is not None else 0)}\n")
         result = run_in(
             out,
             config,
@@ -129,13 +128,13 @@ def _drawn(result: Result, folder: Path, *, wanted: bool) -> str:
     return f"pictures: {count} in {folder}, drawn in {took} after the run (--no-plots leaves them out)"
 
 
-def _start(config: Config, *, alone: bool) -> str:
-    """Describe the run that is about to start.  alone: whether devices can train alone first."""
+def _start(config: Config, sampled: int) -> str:
+    """Describe the run that is about to start.  sampled: the measured devices, or 0 for all."""
     table = config.federation
-    first = "first each device alone, for comparison; then " if config.run.standalone != "off" and alone else ""
+    who = f"the {sampled:,} measured devices" if sampled else "each device"
+    first = f"first {who} alone, for comparison; then " if trains_alone(config, sampled=bool(sampled)) else ""
     count = "rounds without an end" if table.rounds == FOREVER else f"{table.rounds} rounds"
-    before = "" if table.method == "local" else first
-    return f"{table.name}: {before}{table.devices} devices under {table.method}, {count}"
+    return f"{table.name}: {first}{table.devices:,} devices under {table.method}, {count}"
 
 
 def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:

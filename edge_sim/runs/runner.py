@@ -42,6 +42,7 @@ from edge_sim.fleet import feasible
 from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
 from edge_sim.runs import run_folder
 from edge_sim.runs.run_inputs import changed_inputs, check_same_inputs, remark, run_inputs, unused_settings
+from edge_sim.runs.sample_alone import trained_sample
 from edge_sim.runs.simulation_result import NOTHING, model_insight, sample_line, simulation_result
 from edge_sim.shards.sharded_fleet import ShardedFleet, divided_run
 from edge_sim.shards.shards import why_together
@@ -165,7 +166,7 @@ def _run_in(
         run_folder.keep_inputs(out, run_inputs(parsed, fleet))
     export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
-    wanted = parsed.run.standalone != "off" and parsed.federation.method != "local" and not fleet.measured
+    wanted = trains_alone(parsed, sampled=bool(fleet.measured))
     public = 0 if fleet.dataset.public is None else len(fleet.dataset.public.samples)
     alone = settings.alone(
         replace(parsed, data=replace(parsed.data, public=public)),  # the devices alone hold the same samples
@@ -225,6 +226,15 @@ def check_taken_part(result: Result) -> None:
     raise RunFailed(f"no device of {of} could take part: {refused}{why}")
 
 
+def trains_alone(config: Config, *, sampled: bool) -> bool:
+    """Whether devices train alone first: not a sample in rounds without an end, whose number only the end tells.
+
+    sampled: whether a sample of the devices is measured.
+    """
+    endless = sampled and config.federation.rounds == FOREVER
+    return config.run.standalone != "off" and config.federation.method != "local" and not endless
+
+
 def check_broker(broker: str) -> None:
     """Raise UsageError unless the broker is memory, embedded or an address."""
     known = ("memory", "embedded", "embedded:amqtt", "embedded:mosquitto")
@@ -257,11 +267,29 @@ def _standalone(alone: Config, fleet: Fleet, folder: Path | None, observer: Obse
 
 
 def _alone(alone: Config, federated: Fleet, observer: ObserverFor) -> Result:
+    if federated.measured:
+        return _sample_alone(alone, federated, observer(""))
     fleet = rebuilt(federated, alone)
     begun_s = time.monotonic()
     virtual, memory, _ = _in_memory(alone, fleet, None, observer("alone"), resume=False)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual.clock.now_s}
     return simulation_result(virtual.server, fleet, transport="memory", time=took, memory=memory, spent=virtual.spent)
+
+
+def _sample_alone(alone: Config, federated: Fleet, observer: RunObserver | None) -> Result:
+    sample = rebuilt(federated, alone, tuple(federated.measured_numbers.values()))
+    _compute_exactly(sample)
+    with brought_code.as_model_error(sample.brought):
+        return trained_sample(sample, alone.ids, observer.noted if observer is not None else log.info)
+
+
+def _compute_exactly(fleet: Fleet) -> None:
+    """Have numpy and torch compute the same bits on any number of cores."""
+    if any(device.kit.needs_torch for device in fleet.devices):
+        from edge_sim.engines.torch_threads import use_exact_arithmetic  # torch is imported only if a device needs it
+
+        use_exact_arithmetic()
+    limit_threads(1)  # of numpy's library, too: with several threads sums have another order
 
 
 def _in_memory(
@@ -290,11 +318,7 @@ def _in_memory(
             "resumed with a buffer: devices that computed begin again with the newest version, so this run differs "
             "from one without the interrupt"
         )
-    if any(device.kit.needs_torch for device in fleet.devices):
-        from edge_sim.engines.torch_threads import use_exact_arithmetic  # torch is imported only if a device needs it
-
-        use_exact_arithmetic()
-    limit_threads(1)  # of numpy's library, too: with several threads sums have another order
+    _compute_exactly(fleet)
     new_server = partial(recording_server.server, trace)
     with brought_code.as_method_error(config.federation.method):
         virtual = _opened(config, fleet, (ledger, stores, state), observer, checkpoints, new_server=new_server)

@@ -237,7 +237,7 @@ def sample_line(fleet: Fleet) -> str:
     if not count:
         return ""
     return (
-        f"{count:,} of {of:,} devices are measured, drawn by the seed, and none trains alone for comparison "
+        f"{count:,} of {of:,} devices are measured, drawn by the seed "
         f'(run.measured = "all": all); their mean is within {half_width(10.0, count, of):.1f} points of that of all '
         "where accuracies have a standard deviation of 10 points (95 %)"
     )

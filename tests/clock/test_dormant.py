@@ -214,7 +214,7 @@ def test_a_sample_of_devices_is_measured_and_the_run_says_so(pictures: Path) -> 
     known = [each.id for each in result.devices if each.accuracy is not None]
     assert len(known) == 4
     assert all(round_.accuracy.keys() <= {*known} for round_ in result.history)
-    assert all(each.standalone_accuracy is None for each in result.devices)  # nobody trained alone
+    assert [each.id for each in result.devices if each.standalone_accuracy is not None] == known
     assert any(each.startswith("4 of 12 devices are measured, drawn by the seed") for each in result.warnings)
     assert not any("never reported" in each or "earlier accuracy" in each for each in result.warnings)
     values = [each.accuracy for each in result.devices if each.accuracy is not None]
@@ -226,7 +226,13 @@ def test_a_sample_of_devices_is_measured_and_the_run_says_so(pictures: Path) -> 
     assert "half up to" in table.notes[0]
     took_part = sum(each.rounds_done > 0 for each in result.devices if each.id in known)
     sample = f"a sample of 4 of 12, {took_part} of which took part"
-    assert f"({sample}: ± {100 * half:.1f} points, 95 %)" in table.headline
+    gains = [
+        each.accuracy - each.standalone_accuracy for each in result.devices if each.standalone_accuracy is not None
+    ]
+    gain_half = 3.18245 * statistics.stdev(gains) / 2 * (8 / 12) ** 0.5
+    assert f" points; {sample}: ± {100 * gain_half:.1f} points, 95 %)" in table.headline
+    plain["run"] = {"measured": 4, "standalone": False}
+    assert f"({sample}: ± {100 * half:.1f} points, 95 %)" in run_table(run(plain), most_rows=10).headline
     assert len(run_table(result, most_rows=DEVICES).rows) == DEVICES
 
 

@@ -44,14 +44,17 @@ def _plain(value: Any) -> Any:
 def _accuracy(result: Result) -> dict[str, float]:
     """Means over devices that learn and were evaluated; `standalone_mean` over those of them that also ran alone.
 
-    `sampling_error`, where a sample of the devices is measured: half the 95 % interval of the mean of all.
+    Where a sample of the devices is measured, half the 95 % interval for all: `sampling_error` of the mean, and
+    `gain_sampling_error` of the mean difference between a device's own model and the same device alone.
     """
     federated = known({device.id: device.accuracy for device in result.devices if device.learns})
     alone = known({each.id: each.standalone_accuracy for each in result.devices if each.id in federated})
     baseline = {"standalone_mean": statistics.fmean(alone.values())} if alone else {}
     gm = known({"gm": result.gm_of(_latest(result, "global", "accuracy"))})
     sampled = "measured" in result.card
-    error = known({"sampling_error": sampling_error([*federated.values()], len(result.devices)) if sampled else None})
+    gains = [federated[name] - value for name, value in alone.items()]
+    differ = {"sampling_error": federated.values(), "gain_sampling_error": gains} if sampled else {}
+    error = known({name: sampling_error([*values], len(result.devices)) for name, values in differ.items()})
     return baseline | spread(list(federated.values())) | error | gm
 
 

@@ -248,12 +248,15 @@ def _verdict(result: Result, whole: Mapping[str, Any]) -> str:
     if federated is None:
         accuracy = "no device's own model was evaluated" if "global" in result.models else "no device was evaluated"
     elif alone is None:
-        accuracy = f"mean accuracy {percent(federated)} of the devices' own models{_of_sample(result, whole)}"
+        sample = _of_sample(result, whole, "sampling_error")
+        accuracy = f"mean accuracy {percent(federated)} of the devices' own models"
+        accuracy += f" ({sample})" if sample else ""
         accuracy += ", each on held-out samples of its own" if _on_own_samples(result) else ""
     else:
         first, then = ("as shipped", "now") if _is_compared(result) else ("alone", "federated")
         accuracy = f"mean accuracy of the devices' own models {percent(alone)} {first} -> {percent(federated)} {then}"
-        accuracy += f" ({_gain(alone, federated)} points{_of_how_many(result, whole)})"
+        sample = _of_sample(result, whole, "gain_sampling_error")
+        accuracy += f" ({_gain(alone, federated)} points{_of_how_many(result, whole)}{'; ' if sample else ''}{sample})"
     common = _global_mean(whole)
     if common is not None:
         accuracy += f"; global model {percent(common)}"
@@ -263,15 +266,15 @@ def _verdict(result: Result, whole: Mapping[str, Any]) -> str:
     return "; ".join(parts + ([f"uploads not taken: {', '.join(refused)}"] if refused else []))
 
 
-def _of_sample(result: Result, whole: Mapping[str, Any]) -> str:
-    """How many devices were measured, and the 95 % interval of the mean of all, if a sample was."""
-    error = whole["accuracy"].get("sampling_error")
+def _of_sample(result: Result, whole: Mapping[str, Any], which: str) -> str:
+    """How many devices were measured, and the 95 % interval for all, if a sample was.  which: the interval's name."""
+    error = whole["accuracy"].get(which)
     if error is None:
         return ""
     active = sum(device.accuracy is not None and device.rounds_done > 0 for device in result.devices)
     took = "none of which" if not active else f"{active} of which"
     sample = f"a sample of {result.card['measured']} of {len(result.devices):,}, {took} took part"
-    return f" ({sample}: ± {100 * error:.1f} points, 95 %)"
+    return f"{sample}: ± {100 * error:.1f} points, 95 %"
 
 
 def _of_how_many(result: Result, whole: Mapping[str, Any]) -> str:
