@@ -38,7 +38,7 @@ settings.load_profile("same_examples")
 RENDER = drawing.render_figure
 
 
-def render_nothing(_figure: object, path: Path) -> None:
+def render_nothing(_figure: object, path: Path, _heading: object) -> None:
     """Stands for drawing.render_figure, which takes most of the time of a small run, where no test looks at the pictures."""
     for name in chosen_look().formats:
         path.with_suffix(f".{name}").write_bytes(b"<svg></svg>" if name == "svg" else b"not rendered")
@@ -121,8 +121,8 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     pytest.importorskip("matplotlib")
     drawn: list[Any] = []
 
-    def render(figure: Any, path: Path) -> None:
-        render_nothing(figure, path)
+    def render(figure: Any, path: Path, heading: object) -> None:
+        render_nothing(figure, path, heading)
         drawn.append(figure)
 
     monkeypatch.setattr(drawing, "render_figure", render)

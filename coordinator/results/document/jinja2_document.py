@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -10,8 +11,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from coordinator.results.document.values import DocumentSection, SortableTable
-from coordinator.results.plots.drawing import FAINT, INK, SOFT, Drawings, draw_pictures
+from coordinator.results.document.values import DocumentSection, InlinePicture, SortableTable
+from coordinator.results.plots.drawing import DOT, FAINT, INK, SOFT, Drawings, draw_pictures
 from coordinator.results.plots.look import INLINE
 from coordinator.results.report import text_files
 from edge_sdk.at_rest.files import unwritable
@@ -42,7 +43,7 @@ def write_document(
     )
     full = []
     for section, drawings in sections:
-        pictures, why = inline_pictures(drawings, section.anchor) if draws else ({}, NOT_DRAWN)
+        pictures, why = inline_pictures(drawings, section.anchor) if draws else ([], NOT_DRAWN)
         full.append(replace(section, pictures=pictures, no_pictures=why))
     title = full[0].title if len(full) == 1 else f"{len(full)} runs"
     text = environment.get_template("report.html.j2").render(
@@ -71,8 +72,8 @@ _HEAD = re.compile(r"^.*?(?=<svg)", re.DOTALL)
 _ABOUT = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
-def inline_pictures(drawings: Drawings, prefix: str) -> tuple[dict[str, str], str]:
-    """SVG elements by the words that name the pictures, and why they are missing, if they are.
+def inline_pictures(drawings: Drawings, prefix: str) -> tuple[list[InlinePicture], str]:
+    """The pictures, and why they are missing, if they are.
 
     prefix: stands before every id, so that those of several pictures of a document differ.
     """
@@ -80,18 +81,33 @@ def inline_pictures(drawings: Drawings, prefix: str) -> tuple[dict[str, str], st
         try:
             paths = draw_pictures(drawings, folder, INLINE)
         except MissingExtra as missing:
-            return {}, str(missing)
-        found = {path.stem: path.read_text(encoding="utf-8") for path in map(Path, paths)}
-    return {
-        _TITLES.get(name, name).replace("_", " ").capitalize(): _inline(
-            svg, name.replace("_", " "), f"{prefix}-{place}-"
+            return [], str(missing)
+        texts = [Path(path).read_text(encoding="utf-8") for path in paths]
+    subtitles = [_said(svg, _SUBTITLE).split(DOT) for svg in texts]
+    shared = _shared(subtitles) if len(texts) > 1 else 0  # the section's heading says this part
+    return [
+        InlinePicture(
+            title := _said(svg, _TITLE),
+            DOT.join(subtitle[shared:]),
+            _inline(svg, html.escape(title), f"{prefix}-{place}-"),
         )
-        for place, (name, svg) in enumerate(found.items())
-    }, ""
+        for place, (svg, subtitle) in enumerate(zip(texts, subtitles, strict=True))
+    ], ""
 
 
-_TITLES = {"devices_alone_federated": "accuracy_of_each_device"}
-"""The titles of pictures that are named otherwise: not in every run do devices train alone."""
+_TITLE, _SUBTITLE = (re.compile(f"<dc:{name}>(.*?)</dc:{name}>", re.DOTALL) for name in ("title", "description"))
+
+
+def _said(svg: str, what: re.Pattern[str]) -> str:
+    """Return a text that drawing.py has put into a picture, or empty without one."""
+    found = what.search(svg)
+    return html.unescape(found[1]) if found else ""
+
+
+def _shared(lists: Sequence[Sequence[str]]) -> int:
+    """Return how many first entries all lists have in common."""
+    differ = (place for place, entries in enumerate(zip(*lists, strict=False)) if len({*entries}) > 1)
+    return next(differ, min(map(len, lists), default=0))
 
 
 def _inline(svg: str, words: str, prefix: str) -> str:

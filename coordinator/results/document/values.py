@@ -9,7 +9,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from coordinator.record.round_result import RoundResult
@@ -63,6 +63,15 @@ class SortableTable:
     """A row that stays below the others, such as means."""
 
 
+class InlinePicture(NamedTuple):
+    """A picture in the document."""
+
+    title: str
+    subtitle: str
+    """What the picture shows, without the words that all pictures of its section share; may be empty."""
+    svg: str
+
+
 @dataclass(frozen=True)
 class DocumentSection:
     """A run or a comparison in the document."""
@@ -79,8 +88,7 @@ class DocumentSection:
     versions: tuple[tuple[str, str], ...]
     card: tuple[tuple[str, str], ...]
     """The data set's card."""
-    pictures: Mapping[str, str] = field(default_factory=dict)
-    """SVG by the words that name the picture."""
+    pictures: Sequence[InlinePicture] = ()
     no_pictures: str = ""
     """Why they are missing."""
 

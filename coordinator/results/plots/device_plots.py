@@ -22,7 +22,6 @@ from coordinator.results.plots.drawing import (
     WIDTH_IN,
     bar_labels,
     class_label,
-    draw_nothing,
     heading,
     label_step,
     picture,
@@ -139,6 +138,11 @@ def samples_by_class(result: Result, path: Path) -> None:
         _draw_counts(axes, devices, classes)
 
 
+def has_waits(result: Result) -> bool:
+    """Whether a round waited for a device long enough to draw it."""
+    return any(device.waited_s >= LEAST_WAIT_S for device in result.devices)
+
+
 def who_was_waited_for(result: Result, path: Path) -> None:
     """Seconds for which exchanges stayed open because of a device, and in how many rounds it was the longest wait."""
     longest = Counter(entry.waited_for for entry in result.history)
@@ -149,9 +153,6 @@ def who_was_waited_for(result: Result, path: Path) -> None:
     tall_in = 1.5 + _NARROW_ROW_IN * max(len(shown), 2)
     with picture(path, WIDTH_IN, tall_in, "Who was waited for", _words(result) + which) as figure:
         axes = figure.add_subplot()
-        if not shown:
-            draw_nothing(axes, "no round waited for anybody")
-            return
         waits_s = [device.waited_s for device in shown]
         axes.barh(range(len(shown)), waits_s, height=0.62, color=ORANGE)
         names = (DOT.join(map(short, filter(None, (device.id, device.link, device.board)))) for device in shown)

@@ -176,13 +176,16 @@ def picture(
         body = (margin_in / width_in, 0.02, 1 - 2 * margin_in / width_in, 1 - header_in / height_in - 0.02)
         figure.get_layout_engine().set(rect=body)  # type: ignore[union-attr,call-arg]  # "constrained" has a rect
         yield figure
-        render_figure(figure, path)
+        render_figure(figure, path, {"Title": title, "Description": subtitle})
 
 
-def render_figure(figure: Figure, path: Path) -> None:
-    """Write a figure in each format of the chosen look."""
+def render_figure(figure: Figure, path: Path, heading_words: Mapping[str, str]) -> None:
+    """Write a figure in each format of the chosen look; an SVG also holds the heading as text."""
     for place, name in enumerate(chosen_look().formats):
-        figure.savefig(path.with_suffix(f".{name}"), format=name, **_SAVED[name])
+        options = dict(_SAVED[name])
+        if name == "svg":
+            options["metadata"] = {**options["metadata"], **heading_words}
+        figure.savefig(path.with_suffix(f".{name}"), format=name, **options)
         if not place:
             figure.set_layout_engine("none")  # the layout is found; a second search would take as long again
 

@@ -31,6 +31,7 @@ from coordinator.results.plots.curve_plots import (
 from coordinator.results.plots.device_plots import (
     bytes_by_direction,
     devices_alone_federated,
+    has_waits,
     samples_by_class,
     who_holds_what,
     who_was_waited_for,
@@ -84,7 +85,7 @@ def run_drawings(result: Result) -> Drawings:
     return {
         **drawings_of(_with_alone(models), (accuracy_by_round,)),
         **(many if len(result.devices) > MOST_LISTED else drawings_of(result, by_device)),
-        **drawings_of(result, (who_was_waited_for,)),
+        **drawings_of(result, (who_was_waited_for,) if has_waits(result) else ()),
         **drawings_of(models, (own_task_by_round, *cost_drawings(only))),
         **drawings_of(only, instrument_drawings(only)),
         **insight_drawings(_insights(only), words_for(only)),

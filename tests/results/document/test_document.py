@@ -15,6 +15,7 @@ from coordinator.record.round_result import Missed
 from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
 from coordinator.results.comparison.compare_files import write_comparison
 from coordinator.results.document import values
+from coordinator.results.plots.plots import run_drawings
 from coordinator.results.report.run_files import write_run
 from edge_sdk.cli import main
 
@@ -34,7 +35,7 @@ def bare(monkeypatch):
     """Without pictures, which take most of the time."""
     monkeypatch.setattr("coordinator.results.document.command.draw_pictures", lambda *_args: [])
     monkeypatch.setattr(
-        "coordinator.results.document.jinja2_document.inline_pictures", lambda *_args: ({}, "not drawn here")
+        "coordinator.results.document.jinja2_document.inline_pictures", lambda *_args: ([], "not drawn here")
     )
 
 
@@ -167,3 +168,16 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path, capsys):
 )
 def test_numbers_are_sorted_by_their_value(text, value):
     assert values.sort_number(text) == value
+
+
+@pytest.mark.draws
+def test_a_picture_says_what_it_shows_but_not_what_its_section_says():
+    pytest.importorskip("matplotlib")
+    from coordinator.results.document.jinja2_document import inline_pictures  # imports jinja2, which may be missing
+
+    drawings = run_drawings(synthetic.result(count=3, rounds=4, federation="a <b> & c"))
+    pictures, _ = inline_pictures(drawings, "part")
+    by_title = {picture.title: picture for picture in pictures}
+    assert "line: mean" in by_title["Accuracy by round"].subtitle
+    assert all("a <b> & c" not in picture.subtitle for picture in pictures)
+    assert 'aria-label="Accuracy by round"' in by_title["Accuracy by round"].svg
