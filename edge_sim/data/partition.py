@@ -131,6 +131,9 @@ def _classes_per_device(held: int, y: Ints, devices: int, classes: int, rng: np.
 DIRICHLET_TRIES, DIRICHLET_DEALT = 1000, 2_000_000
 """The number of draws without enough samples on every device after which the partition is reported as impossible, and
 the maximum number of devices that all draws together may deal to, which takes a minute."""
+HOPELESS_DRAWS, HOPELESS_SHORT = 3, 40
+"""Refuse after so many draws that each left more than so many devices short of samples: another draw leaves none short
+about as rarely as a Poisson variable of mean 40 is 0, once in 10^17."""
 LEAST_SHARE = 1e-12
 """Added to each class's share in a mix, so that classes without a share can be dealt out, too."""
 
@@ -173,11 +176,16 @@ def _divide(samples: Ints, shares: NDArray[np.float64], owners: Ints) -> None:
 
 def _until_enough(draw: Callable[[], Ints], table: PartitionTable, devices: int) -> list[Ints]:
     """Draw the owner of each sample until every device has partition.min_samples.  Raises UsageError."""
-    for _ in range(min(DIRICHLET_TRIES, DIRICHLET_DEALT // devices + 1)):
+    fewest_short = devices
+    for drawn in range(1, min(DIRICHLET_TRIES, DIRICHLET_DEALT // devices + 1) + 1):
         owners = draw()
         sizes = np.bincount(owners, minlength=devices)
-        if sizes.min() >= table.min_samples:
+        short = int((sizes < table.min_samples).sum())
+        if not short:
             return np.split(np.argsort(owners, kind="stable"), np.cumsum(sizes)[:-1])
+        fewest_short = min(fewest_short, short)
+        if drawn >= HOPELESS_DRAWS and fewest_short > HOPELESS_SHORT:
+            break
     raise UsageError(
         f"partition.alpha: no draw of Dirichlet({table.alpha}) gave each of {devices} devices {table.min_samples} "
         "samples; raise it, lower min_samples or the number of devices, or take kind = "

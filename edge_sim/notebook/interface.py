@@ -40,9 +40,9 @@ class RoundNews:
     part: str
     """Empty for the federation, or `alone` while the devices train alone for the comparison."""
     accuracy: Mapping[str, float]
-    """The newest accuracy of each device measured so far, by device id."""
+    """The accuracy of each device, by its id, in the last round that all measured devices have measured."""
     measured: int
-    """The number of rounds after which the newest of these accuracies was measured."""
+    """The number of that round, or 0 before the first."""
     result: RoundResult
     """The round's bytes, seconds, joules and contributors.  Its accuracies may come later and are not included."""
 
@@ -84,7 +84,7 @@ class CallbackObserver(RunObserver):
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
         """Call `on_round`."""
         if self._on_round is not None:
-            measured, accuracy = max(record.accuracy, default=0), record.newest_of_each()
+            measured, accuracy = record.newest_accuracies()
             self._on_round(RoundNews(result.round, of, self._part, accuracy, measured, result))
 
 

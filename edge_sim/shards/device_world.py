@@ -10,13 +10,16 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from edge_sdk.protocol.frames.codec import CommonKnowledge
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport, Publication
 from edge_sdk.transport.memory.splicing import Splicer
+from edge_sim.clock.awake_devices import AwakeDevices
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.clock.computation_queue import ComputationQueue
+from edge_sim.clock.dormant import DormantKinds
 from edge_sim.clock.scenario_faults import give_faults, schedule_broker_faults
 from edge_sim.clock.virtual_device import Surroundings, VirtualDevice
 from edge_sim.fleet.fleet import Device
@@ -58,25 +61,38 @@ _MOST_FRAMES = 2**48
 """Reserved places: more than a device receives frames."""
 
 
+@dataclass(slots=True, kw_only=True)
+class ProcessContext:
+    """What the devices of a process share."""
+
+    queue: ComputationQueue
+    common: CommonKnowledge = field(default_factory=CommonKnowledge)
+    splicers: defaultdict[str, Splicer] = field(default_factory=lambda: defaultdict(Splicer))
+    kinds: DormantKinds | None
+    """Which devices may be dormant, or None if none may."""
+    awake: AwakeDevices | None
+    """Puts devices to sleep again, or None if none may sleep."""
+
+
 class DeviceWorld:
     """A device and all its events."""
 
-    def __init__(
-        self,
-        device: Device,
-        setup: ShardSetup,
-        queue: ComputationQueue,
-        common: CommonKnowledge,
-        splicers: defaultdict[str, Splicer],
-    ) -> None:
-        """queue, common, splicers: shared by the devices of a process."""
-        self.clock, self._queue = VirtualClock(), queue
+    def __init__(self, device: Device, setup: ShardSetup, process: ProcessContext) -> None:
+        self.clock, self._queue = VirtualClock(), process.queue
         self.hub = HalfHub(self.clock, setup.faults, setup.faults_seed)
-        self.hub.splicers = splicers
+        self.hub.splicers = process.splicers
         self.waiting = 0
         """Number of frames from elsewhere that are not accepted yet."""
         spec = setup.spec
-        shared = Surroundings(self.hub, self.clock, queue, federation=spec.federation, common=common)
+        shared = Surroundings(
+            self.hub,
+            self.clock,
+            process.queue,
+            federation=spec.federation,
+            common=process.common,
+            kinds=process.kinds,
+            awake=process.awake,
+        )
         self.device = VirtualDevice(device, None, shared)
         schedule_broker_faults(self.clock, self.hub, setup.scenario)
         self.clock.at(self.clock.now_s, self._connect)
@@ -101,7 +117,8 @@ class DeviceWorld:
         """Carry out all events before a time, and accept all frames; stop where a computation must be done first."""
         clock = self.clock
         while (next_s := clock.next_s) < before_s or self.waiting:
-            if next_s > clock.now_s and self._queue.waits_for(self.device.participant):
+            device = self.device
+            if next_s > clock.now_s and not device.sleeps and self._queue.waits_for(device.participant):
                 return
             clock.step()
 

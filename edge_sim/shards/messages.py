@@ -32,6 +32,8 @@ class ShardSetup:
     faults_seed: int
     run: RunTable
     """How it computes; `memory_bytes` is this shard's part."""
+    most_awake: int | None
+    """How many of its devices keep their agents, or None where none may sleep."""
     modules: tuple[str, ...]
     """The module search path of the simulation: a script's folder may contain factories of models."""
     functions: Mapping[str, bytes]

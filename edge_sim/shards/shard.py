@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from edge_sdk.errors import RunFailed
 from edge_sdk.policy.priority import limit_threads
-from edge_sdk.protocol.frames.codec import CommonKnowledge
-from edge_sdk.transport.memory.splicing import Splicer
+from edge_sim.clock.awake_devices import AwakeDevices
 from edge_sim.clock.computation_queue import ComputationQueue
 from edge_sim.clock.device_group import DeviceGroup
+from edge_sim.clock.dormant import DormantKinds
 from edge_sim.clock.silence import AwaitedExchange
 from edge_sim.clock.whole_fleet import Figures, Wanted
-from edge_sim.engines.base import Engine, Untraced
+from edge_sim.engines.base import NONE, Engine, ExactEngine, Untraced
 from edge_sim.engines.choice import open_engine
 from edge_sim.fleet.hardware import DeviceCost
 from edge_sim.models.given_functions import receive_functions
-from edge_sim.shards.device_world import Agenda, DeviceWorld
+from edge_sim.shards.device_world import Agenda, DeviceWorld, ProcessContext
 from edge_sim.shards.messages import EVERYBODY, Sent, ShardProgress, ShardSetup
 
 
@@ -30,12 +29,15 @@ class Shard:
     def __init__(self, setup: ShardSetup) -> None:
         """Build the devices.  Raises UsageError for a family or factory that does not exist here."""
         receive_functions(setup.functions)
-        self._queue = ComputationQueue(_engine(setup))
+        engine = _engine(setup)
+        self._queue = ComputationQueue(engine)
         limit_threads(1)  # of numpy's library and torch, like a run in one process
-        common, splicers = CommonKnowledge(), defaultdict[str, Splicer](Splicer)
-        self._worlds = {
-            device.kit.number: DeviceWorld(device, setup, self._queue, common, splicers) for device in setup.devices
-        }
+        self._awake: AwakeDevices | None = None
+        if setup.most_awake is not None and isinstance(engine, ExactEngine):
+            self._awake = AwakeDevices(setup.most_awake, setup.run.memory_bytes)
+        kinds = DormantKinds() if self._awake is not None else None
+        process = ProcessContext(queue=self._queue, kinds=kinds, awake=self._awake)
+        self._worlds = {device.kit.number: DeviceWorld(device, setup, process) for device in setup.devices}
         self._queue.ready()
         devices = [world.device for world in self._worlds.values()]
         self._group = DeviceGroup(devices, setup.spec, self._queue.settle)
@@ -46,7 +48,9 @@ class Shard:
         """Accept frames, carry out all events before a time, and return the progress."""
         due = self._delivered(sent)
         due.update(self._agenda.due(before_s))
+        acted: set[int] = set()
         while due:
+            acted |= due
             for number in sorted(due):
                 self._worlds[number].run(before_s)
             self._queue.compute()
@@ -54,7 +58,7 @@ class Shard:
                 self._agenda.note(number)
                 self._now_s = max(self._now_s, self._worlds[number].clock.now_s)
             due = {number for number in due if self._worlds[number].waiting}.union(self._agenda.due(before_s))
-        return ShardProgress(self._published(), self._now_s, self._agenda.next_s, self._group.all_over())
+        return ShardProgress(self._published(acted), self._now_s, self._agenda.next_s, self._group.all_over())
 
     def _delivered(self, sent: Sequence[Sent]) -> set[int]:
         """Deliver frames; return the numbers of the devices that received one."""
@@ -64,8 +68,8 @@ class Shard:
         numbers = {each.number for each in sent}
         return set(self._worlds) if EVERYBODY in numbers else numbers
 
-    def _published(self) -> list[Sent]:
-        return [Sent(number, given) for number, world in self._worlds.items() for given in world.hub.taken()]
+    def _published(self, acted: Collection[int]) -> list[Sent]:
+        return [Sent(number, given) for number in acted for given in self._worlds[number].hub.taken()]
 
     # -- requests of the coordinator's process -----------------------------------------------------------------------
 
@@ -99,7 +103,11 @@ class Shard:
 
     def untraced(self) -> Untraced:
         """Implement DeviceGroup."""
-        return self._group.untraced()
+        return self._group.untraced() | (self._awake.untraced if self._awake is not None else NONE)
+
+    def dormant(self) -> list[str]:
+        """Implement DeviceGroup."""
+        return self._group.dormant()
 
     def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
         """Implement DeviceGroup."""

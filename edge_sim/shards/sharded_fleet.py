@@ -34,6 +34,7 @@ from edge_sim.clock.virtual_fleet import VirtualCoordinator, cut_power, total_wo
 from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
 from edge_sim.config.settings import AUTO, Config, RunTable
 from edge_sim.engines.base import NONE, MethodWrapper, unchanged
+from edge_sim.fleet.feasible import DORMANT_FROM
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.fleet.hardware import DeviceCost
 from edge_sim.shards.device_world import HalfHub
@@ -80,10 +81,12 @@ class ShardedFleet:
         run: RunTable,
         carrier: Carrier,
         wrap_method: MethodWrapper = unchanged,
+        dormant_from: int = DORMANT_FROM,
     ) -> None:
         """count: number of processes for the devices.  run: how each one computes.  carrier: starts them.
 
-        new_server: makes the coordinator.  wrap_method: decides where uploads are added up.
+        new_server: makes the coordinator.  wrap_method: decides where uploads are added up.  dormant_from: as for
+        VirtualFleet.
         """
         self.clock = VirtualClock()
         self.hub = HalfHub(self.clock, faults, faults_seed)
@@ -110,7 +113,15 @@ class ShardedFleet:
             wrap_method=wrap_method,
         )
         schedule_faults(self, fleet.scenario, fleet.federation.spec.seed)
-        self.shards = Shards(fleet, count, faults=faults, faults_seed=faults_seed, run=run, carrier=carrier)
+        self.shards = Shards(
+            fleet,
+            count,
+            faults=faults,
+            faults_seed=faults_seed,
+            run=run,
+            carrier=carrier,
+            dormant_from=dormant_from,
+        )
         observer.simulated(lambda names: self._by_device("board_figures", names))
 
     @property
@@ -231,8 +242,9 @@ class ShardedFleet:
         return sum(self.shards.ask("powered")), len(self._fleet.devices)
 
     def models(self) -> Iterator[tuple[Device, Model]]:
-        """Yield each device and a copy of its model, in the order of their numbers."""
-        devices = self._fleet.devices
+        """Yield each device that has had work, and a copy of its model, in the order of their numbers."""
+        dormant = self._dormant()
+        devices = [device for device in self._fleet.devices if device.kit.id not in dormant]
         for begin in range(0, len(devices), _MODELS_AT_ONCE):
             some = devices[begin : begin + _MODELS_AT_ONCE]
             states = self.shards.ask_each("model_states", [device.kit.number for device in some])
@@ -240,6 +252,9 @@ class ShardedFleet:
                 model = device.kit.model(device.public)
                 model.load_state(state)
                 yield device, model
+
+    def _dormant(self) -> frozenset[str]:
+        return frozenset(name for names in self.shards.ask("dormant") for name in names)
 
     def _work(self) -> FleetWork:
         return total_work(self._by_device("spent").values())
@@ -278,6 +293,7 @@ class ShardedFleet:
             "unclosed": saved_record.unclosed(self.server.record),
             "open": resumption_point(self.server, max(self.shards.ask("unfinished_s", self._now_s))),
             "resumed": self.resumed,
+            "dormant": sorted(self._dormant()),
         }
 
     def _save(self) -> None:

@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 from edge_sdk.boards.profiles import load_link
 from edge_sdk.transport.memory.hub import Faults
+from edge_sim.clock.awake_devices import MOST_AWAKE
 from edge_sim.config.settings import RunTable
+from edge_sim.fleet.feasible import DORMANT_FROM
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.models.given_functions import sent_functions
 from edge_sim.shards.messages import EVERYBODY, Sent, ShardLost, ShardProgress, ShardSetup
@@ -24,7 +26,7 @@ def why_together(fleet: Fleet, faults: Faults | None, *, resumed: bool) -> str:
     if os.name != "posix":
         return "this system does not hand files down to processes"
     if resumed:
-        return "the cost of resuming is counted over all devices together"
+        return "a resumed run is not divided: it counts what resuming costs all devices together"
     if faults is not None and faults.disconnect:
         return "with faults.disconnect a frame of one device instantly cuts off all others"
     at_once = [kit.link for kit in (device.kit for device in fleet.devices) if not min(both_ways_s(kit.link))]
@@ -116,8 +118,11 @@ class Shards:
         faults_seed: int,
         run: RunTable,
         carrier: Carrier,
+        dormant_from: int = DORMANT_FROM,
     ) -> None:
         """count: number of shards.  run: how each one computes.  carrier: starts all but the first.
+
+        dormant_from: the number of devices from which on those without work have no agent in memory.
 
         Raises UsageError for a model that cannot be built.
         """
@@ -125,6 +130,8 @@ class Shards:
         """Peak resident memory of all shards together, in bytes; known once they are closed."""
         self._carrier = carrier
         count = min(count, len(fleet.devices))
+        policy = fleet.federation.policy
+        most_awake = -(-max(MOST_AWAKE, policy.participants or policy.expected) // count)
         share_bytes = None if run.memory_bytes is None else max(1, run.memory_bytes // count)
         setup = ShardSetup(
             devices=(),
@@ -133,6 +140,7 @@ class Shards:
             faults=faults,
             faults_seed=faults_seed,
             run=replace(run, memory_bytes=share_bytes),
+            most_awake=most_awake if len(fleet.devices) >= dormant_from else None,
             modules=tuple(sys.path),
             functions=sent_functions({name for device in fleet.devices for name in device.kit.brought}),
         )

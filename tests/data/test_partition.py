@@ -10,6 +10,7 @@ from properties import examples
 
 from edge_sdk.errors import UsageError
 from edge_sim.config.settings import PartitionTable
+from edge_sim.data import partition as drawing
 from edge_sim.data.partition import partition
 
 KINDS = ("iid", "classes_per_device", "dirichlet")
@@ -145,6 +146,19 @@ def test_many_devices_get_their_parts_and_too_many_are_refused_at_once():
     assert is_whole(partition(PartitionTable(kind="dirichlet", alpha=50.0), y, 20_000, 10, 0), 200_000)
     with pytest.raises(UsageError, match=r"^partition\.min_samples: 100,000 .* 400,000, .*200,000 for them"):
         partition(PartitionTable(kind="dirichlet", alpha=0.1), y, 100_000, 10, 0)
+
+
+def test_draws_that_leave_many_devices_short_are_not_repeated(monkeypatch):
+    drawn: list[int] = []
+    divide = drawing._divide
+    monkeypatch.setattr(drawing, "_divide", lambda *given: drawn.append(1) or divide(*given))
+    with pytest.raises(UsageError, match="min_samples"):
+        partition(PartitionTable(kind="dirichlet", alpha=0.1, min_samples=5), labels(10, 500), 500, 10, 0)
+    assert len(drawn) == 3 * 10
+    drawn.clear()
+    with pytest.raises(UsageError, match="min_samples"):  # of few devices one of many draws may do
+        partition(PartitionTable(kind="dirichlet", alpha=0.001, min_samples=13), labels(10, 12), 8, 10, 0)
+    assert len(drawn) == drawing.DIRICHLET_TRIES * 10
 
 
 def test_classes_that_no_sample_has_leave_their_holders_poorer():

@@ -27,6 +27,7 @@ from edge_sdk.errors import EdgeError, RunFailed, UsageError
 from edge_sdk.methods.contract.registry import method_names
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.clock.dormant import EXAMPLES
 from edge_sim.config import settings
 from edge_sim.config.settings import Config, RunTable
 from edge_sim.runs.runner import run
@@ -42,7 +43,7 @@ from edge_sim.shards.messages import (
 )
 from edge_sim.shards.shard import Shard
 from edge_sim.shards.shard_process import ShardProcesses
-from edge_sim.shards.shards import divided
+from edge_sim.shards.shards import Shards, divided
 
 PARAMETERS = {
     "fedal": {"tau": 2, "max_devices": 10, "public_batch": 16},
@@ -148,6 +149,30 @@ def test_whatever_happens_is_the_same(
     alone = fleets.Run(chosen, faults=faults, seed=4).finished()
     for count in (1, 3):
         same(ShardedRun(chosen, count=count, faults=faults, seed=4).finished(), alone)
+
+
+@pytest.mark.parametrize("faults", [None, LOSSY])
+@pytest.mark.parametrize("method", ["fedmd", "fedavg", "fedssa"])
+def test_dormant_devices_are_the_same(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, method: str, faults: Faults | None
+) -> None:
+    dormant: list[int] = []
+    begin = Shards.begin
+
+    def begun(shards: Shards) -> None:
+        begin(shards)
+        dormant.append(sum(map(len, shards.ask("dormant"))))
+
+    monkeypatch.setattr(Shards, "begin", begun)
+    monkeypatch.setattr("edge_sim.shards.shards.MOST_AWAKE", 1)
+    rows = ({"count": 9}, {"count": 5, "link": "lte-cat1", "power_cuts_per_day": 2000, "power_cut_s": 20})
+    tables = hard(pictures, method, rows, participants=3)
+    tables["method"] |= PARAMETERS.get(method, {})
+    chosen = settings.parse({**tables, "scenario": OUTAGES}, Path("test.toml"))
+    alone = fleets.Run(chosen, faults=faults, seed=4, dormant_from=10**9).finished()
+    for count in (1, 3):
+        same(ShardedRun(chosen, count=count, faults=faults, seed=4, dormant_from=1).finished(), alone)
+        assert dormant.pop() >= 14 - 2 * EXAMPLES * count
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedssa"])
