@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -261,6 +262,9 @@ def check_disk(fleet: Fleet, memory_bytes: int | None, out: Path | None = None) 
     kept = 1 + _moments(fleet.federation.spec)
     needed = worked * _F4 * kept * sum(spec.parameters for _, spec in _specs(fleet))
     if memory_bytes is not None:
+        named = os.environ.get("TMPDIR")
+        if named and not Path(named).is_dir():  # else the system's own folder would be used without a word
+            raise UsageError(f"TMPDIR: {named} is not a folder: make it, or name another, for run.memory_bytes")
         _check_free(
             needed - memory_bytes,
             Path(tempfile.gettempdir()),

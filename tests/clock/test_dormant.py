@@ -143,6 +143,16 @@ def test_what_cannot_be_is_refused_before_a_device_is_built(
         run(parsed(pictures, **tables), out=None if tables else tmp_path / "run")
 
 
+def test_a_folder_for_sleeping_devices_that_is_none_is_refused(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python would take the system's own folder without a word."""
+    monkeypatch.setattr(feasible, "DORMANT_FROM", ALWAYS)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    with pytest.raises(UsageError, match=r"^TMPDIR: .*none is not a folder"):
+        run(parsed(pictures, run={"memory_bytes": 1000}))
+
+
 def test_devices_whose_models_are_the_users_own_are_awake(pictures: Path) -> None:
     """Two nets of one function may differ in more than their weights."""
     fleet = build_fleet(parsed(pictures))

@@ -11,7 +11,13 @@ from coordinator.record.units import human_bytes, human_flops, human_joules, hum
 T = TypeVar("T")
 ColumnPlace: TypeAlias = Literal["table", "report"]
 """Where a column stands: in every table, or in the HTML report alone."""
-whole: Callable[[Any], str] = "{:.0f}".format
+
+
+def whole(value: float) -> str:
+    """A count, or a mean of counts: below 10 with one digit behind the point if it is not whole."""
+    return f"{value:.1f}" if abs(value) < 10 and value % 1 else f"{value:.0f}"
+
+
 _SAY: Mapping[str, Callable[[Any], str]] = {
     "bytes": human_bytes,
     "s": human_seconds,
