@@ -176,9 +176,7 @@ def command(args: argparse.Namespace) -> int:
             sys.stderr.write(f"\ninterrupted; {KEPT.format(out=out)}\n")
             raise
         if all(task.name in bench.missing for task in tasks):
-            raise UsageError(
-                "bench: the data of none of these tasks are there; see the lines above, or --tasks vibration"
-            )
+            raise UsageError("bench: none of these tasks has its data; see the lines above, or use --tasks vibration")
     written = write_tables(bench, args.page)
     show_table(verdict_table(verdicts(bench)), sys.stdout)
     sys.stdout.writelines(f"written: {path}\n" for path in written)
