@@ -52,11 +52,11 @@ TABLE1 = Table(
         "many samples each."
     ),
     found=(
-        "these lines have only seed 0 and beta 0.5. `nu` = 0.25 costs five points of GM and little of own test: classes "
-        "with less than a quarter of a device's samples are not shared. The paper's noise costs less than another "
-        "point of either. Noise at an epsilon of 0.5 leaves GM and own test just below FedAvg's, so the exchange gains "
-        "nothing. An earlier run on a processor with another instruction set gave a GM up to 1.2 points apart (MOON at "
-        "beta 0.2), so smaller differences of one seed say little."
+        "these lines have only seed 0 and beta 0.5. `nu` = 0.25 costs five points of GM and little of own test: "
+        "classes with less than a quarter of a device's samples are not shared. The paper's noise costs less than "
+        "another point of either. Noise at an epsilon of 0.5 leaves GM and own test just below FedAvg's, so the "
+        "exchange gains nothing. An earlier run on a processor with another instruction set gave a GM up to 1.2 "
+        "points apart (MOON at beta 0.2), so smaller differences of one seed say little."
     ),
     figures=ALL,
     lines=LINES,
