@@ -84,7 +84,7 @@ def checked_names(names: Sequence[str], *, where: str = "class_names") -> tuple[
             )
     if len({*found}) < len(found):
         twice = next(name for place, name in enumerate(found) if name in found[:place])
-        raise UsageError(f"{where}: {twice!r} stands there twice; name each class once")
+        raise UsageError(f"{where}: {twice!r} appears twice; name each class once")
     return found
 
 

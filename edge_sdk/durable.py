@@ -177,7 +177,7 @@ def check_whole(connection: sqlite3.Connection, schema: str, path: Path | None) 
         raise sqlite3.DatabaseError(found.splitlines()[-1])
     _set_up(connection, schema)
     if table := damaged_table(connection, schema):
-        raise Damaged(path, f"a row of {table} does not have its digest")
+        raise Damaged(path, f"a row of {table} does not match its digest")
 
 
 def _set_up(connection: sqlite3.Connection, schema: str) -> None:

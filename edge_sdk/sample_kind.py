@@ -84,7 +84,7 @@ class SampleKind:
             x = x.astype(np.uint8 if is_bytes else np.float32)
         x = raw_values(x, where)
         if not x[:1].size:
-            raise UsageError(f"{where}: samples of shape {x.shape[1:]} hold nothing")
+            raise UsageError(f"{where}: samples of shape {x.shape[1:]} are empty")
         if self.name in SERIES and x.ndim == 2:
             x = x[:, :, None]
         axes = {"picture": (3, 4), "vector": (2,)}.get(self.name, (3,))
@@ -276,7 +276,7 @@ def lengthened(x: NDArray[Any], steps: int, where: str, parts: str) -> NDArray[A
         if (longer := own > steps).any():
             row = int(longer.argmax())
             raise UsageError(
-                f"{sample_at(where, row)} has {own[row]} {parts}, {steps} are taken: cut it, or give more "
+                f"{sample_at(where, row)} has {own[row]} {parts}, {steps} fit: cut it, or give more "
                 "room in the model's input_shape, or in the store's shape=..., dtype=..."
             )
         return x[:, :steps]

@@ -37,7 +37,7 @@ CAUSES: tuple[Cause, ...] = (
         BEHIND,
         "its less-forgetting terms hold devices back",
         ONE_RUN.format(VIBRATION, ALL, "fedmd_lf-forgets"),
-        "not refuted: without them it is ahead by 2.9 points, and behind FedMD by .2, within what seeds differ by",
+        "not refuted: without them it is ahead by 2.9 points, and behind FedMD by .2, within the spread of the seeds",
         (
             Pair(VIBRATION, ALL, "fedmd_lf-forgets", "fedmd_lf", PERSONAL),
             Pair(VIBRATION, ALL, "fedmd_lf-forgets", "fedmd", PERSONAL),
@@ -47,8 +47,8 @@ CAUSES: tuple[Cause, ...] = (
         BEHIND,
         "it exchanges after ten steps, FedMD after each",
         ONE_RUN.format(VIBRATION, ALL, "fedmd_lf-tau-1"),
-        "refuted by the run above: without those terms, ten steps are not seen behind FedMD. With one step they have "
-        "nothing to hold on to, and it is FedMD",
+        "refuted by the run above: without those terms, ten steps are not seen behind FedMD. With one step the terms "
+        "have no effect, and it is FedMD",
         (
             Pair(VIBRATION, ALL, "fedmd_lf-tau-1", "fedmd_lf", PERSONAL),
             Pair(VIBRATION, ALL, "fedmd_lf-tau-1", "fedmd", PERSONAL),
@@ -76,7 +76,7 @@ CAUSES: tuple[Cause, ...] = (
         "its weight of 0.1 is so small that it is training alone",
         ONE_RUN.format("fednh-comparators", "beta-0.3", "fedproto-strong"),
         "not decided: in the one seed that was run it is above training alone with ten times the weight, too, but both "
-        "differ by less than processors may",
+        "differences are smaller than those between processors",
         (
             Pair("fednh-comparators", "beta-0.3", "local", "fedproto", "pm_l"),
             Pair("fednh-comparators", "beta-0.3", "local", "fedproto-strong", "pm_l"),
@@ -84,7 +84,7 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "FedSSA's case C, with own rows, behind its case B, without",
-        "own rows count in the first two rounds alone: counted for longer, where more take part, they stabilise",
+        "own rows count only in the first two rounds: if they count for longer, where more take part, they stabilise",
         ONE_RUN.format("fedssa-table2", "participants-30", "fedssa-t-50"),
         "not decided: in the one seed that was run none of three lengths, and no larger mu0, ends above case B",
         tuple(
@@ -104,9 +104,9 @@ CAUSES: tuple[Cause, ...] = (
         "FedAL's discriminator differs from plain autograd under Adam by up to 7e-3 (SGD: 1.6e-7)",
         "Adam at vanishing gradients, where its epsilon decides",
         "`tests/methods/test_discriminator_precision.py`",
-        "refuted, and no mistake either: in double precision it is torch's Adam to 13 digits. In single precision a "
-        "sample's input to a ReLU may round to the other side of 0; Adam takes a step of its whole rate for it, SGD "
-        "one of rate times that sample's share. With an epsilon of 1e-4 it happens as often, with a smooth activation "
-        "never. The entries of the adversarial gradient that differ by up to 9.5e-2 were not examined by themselves",
+        "refuted, and the code is right: in double precision it is torch's Adam to 13 digits. In single precision a "
+        "sample's input to a ReLU may round to the other side of 0. Adam then takes a step of its whole rate, SGD one "
+        "of the rate times that sample's share. This happens as often with an epsilon of 1e-4, and never with a smooth "
+        "activation. The entries of the adversarial gradient that differ by up to 9.5e-2 were not examined",
     ),
 )

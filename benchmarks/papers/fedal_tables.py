@@ -12,8 +12,8 @@ MAIN = ("fedmd", "fedmd_lf", "fedal")
 LEVEL = "what the adversarial term adds is within the margin"
 SPREAD = "within the spread of the seeds"
 CROSSED = (
-    "FedMD exchanges after each step, FedMD-LF and FedAL after five: by time (figure 7, seed 0) both are ahead of it "
-    "nearly throughout, by steps behind at the end by a point at most; the paper trains for 15 to 40 times as long"
+    "FedMD exchanges after each step, FedMD-LF and FedAL after five: over time (figure 7, seed 0) both are ahead of it "
+    "nearly throughout; over steps both end at most a point behind. The paper trains for 15 to 40 times as long"
 )
 PUBLIC_FEATURES: Values = {"method.fedproto.over": "public"}
 """FedProto as FedAL's authors adapt it, to unlabelled public samples."""
@@ -50,21 +50,21 @@ MNIST = Table(
     name="fedal-mnist",
     title="FedAL, figure 5",
     source=(
-        "MNIST stands in the paper's figure 5 alone, without numbers: FedAL above FedMD, FedProto and FedAvg at "
-        "alpha 5, 2 and 1. tau was chosen from 1 to 20 (5), without numbers."
+        "MNIST is only in the paper's figure 5, without numbers: FedAL above FedMD, FedProto and FedAvg at alpha 5, 2 "
+        "and 1. tau was chosen from 1 to 20 (5), without numbers."
     ),
     scale=(
         "MNIST, 10 devices with 100 samples each, LeNet-5, 1,000 public samples, 1,000 test samples; 300 local steps "
         "for each method: 60 rounds of 5, and for FedMD and FedProto 300 rounds of 1. With 1,000 samples a device all "
         "are at 96 %. Every device begins with weights of its own. The paper has no alpha of 0.1. The discriminator's "
-        "rate is 3e-4 with Adam. FedProto is the authors' adaptation to public samples; it, FedAvg and FD are run at "
-        "alpha 1 alone. fedal-tau-X is fedal with another number of local steps in a round than 5."
+        "rate is 3e-4 with Adam. FedProto is the authors' adaptation to public samples; it, FedAvg and FD are run only "
+        "at alpha 1. fedal-tau-X is fedal with X local steps in a round, in place of 5."
     ),
     found=(
-        "under seed 0, the one that all numbers of local steps have, tau 5 is best, as the authors chose; the others "
-        "are behind by two points at most. The discriminator ends near chance in guessing the device at alpha 1 and "
-        "0.1 (the pictures below), which is what devices that deceive it look like; what its term is of the gradient "
-        "stands there, too, and a [sweep over its rate](../fedal-discriminator.md) says where it gains."
+        "under seed 0, which alone has all numbers of local steps, the authors' choice of tau, 5, is best; the others "
+        "are behind by two points at most. At alpha 1 and 0.1 the discriminator ends near chance in guessing the "
+        "device, as when devices deceive it. The pictures below show this, and its term's share of the gradient. A "
+        "[sweep over its rate](../fedal-discriminator.md) shows where it gains."
     ),
     figures=MEAN,
     lines=(
@@ -95,8 +95,8 @@ CIFAR = Table(
     title="FedAL, figures 7 and 8",
     source=(
         "Table VI, CIFAR-10, ResNet-18 and ResNet-34 on 15 devices, 3,000, 5,000 and 7,000 iterations at alpha 5, 2 "
-        "and 1. FedMD-LF stands in the ablation alone, Table VII (SVHN, alpha 2): 72.2, 73.2 and 74.4 for FedMD, "
-        "FedMD-LF and FedAL. FedDF and FedDF-AL stand in figure 8 (SVHN), without numbers."
+        "and 1. FedMD-LF is only in the ablation, Table VII (SVHN, alpha 2): 72.2, 73.2 and 74.4 for FedMD, FedMD-LF "
+        "and FedAL. FedDF and FedDF-AL are in figure 8 (SVHN), without numbers."
     ),
     scale=(
         "CIFAR-10, 10 devices with 200 samples each and CNNs of three sizes (`lenet5`, `cnn`, `cnn-wide`), 1,000 "
@@ -106,9 +106,8 @@ CIFAR = Table(
         "family of nets in each round. FedAvg has no line: the nets are of three sizes."
     ),
     found=(
-        "a round of FedDF-AL takes three times the computing of one of FedDF, so that its lead is not for nothing. The "
-        "picture of public predictions (figure 2) shows FedMD surer of the true class than FedAL at alpha 1, the "
-        "contrary of the paper's."
+        "a round of FedDF-AL takes three times the computing of one of FedDF, so its lead has a cost. The picture of "
+        "public predictions (figure 2) shows FedMD surer of the true class than FedAL at alpha 1, unlike the paper's."
     ),
     figures=MEAN,
     lines=(
@@ -143,7 +142,7 @@ PAPER = Paper(
             "alpha-1",
             "personal",
             "level",
-            "Above 0 by itself, and far below the 2 to 6 points of the paper, which are not seen at any skew.",
+            "Its interval excludes 0, but it is far below the paper's 2 to 6 points, which are not seen at any skew.",
         ),
         Headline(
             "adversarial learning helps FedDF, too: FedDF-AL above FedDF",
@@ -153,7 +152,7 @@ PAPER = Paper(
             "personal",
             "shown",
             "Shown on CIFAR-10 with three nets (the paper: SVHN), for 1.9 times the computing in all; no run here "
-            "shows that the adversarial part does it.",
+            "shows that the adversarial part is the cause.",
         ),
     ),
 )

@@ -47,16 +47,16 @@ TABLE1 = Table(
         "round; [by our accountant](../privacy.md) it is 2.8 for one round, given the models, and 24 for all 20. Noise "
         "on all sums (z = 25) has 0.5 for all 20, and leaves out classes of fewer than 80 samples (`min_count`). "
         "Device seconds of FedGen lack the work with its generator. `public`: a public set of 375 samples, for FedMD; "
-        "in the paper FedMD is a term of the loss, ours trains in turns, 30 steps on public samples in each round, and "
+        "in the paper FedMD is a term of the loss; ours alternates, with 30 steps on public samples in each round, and "
         "has no GM. `resnet`: a net whose last block has a width, for FedAlign. `n-20`, `n-50`: more devices with as "
         "many samples each."
     ),
     found=(
-        "under seed 0 and beta 0.5, the only ones of these lines, `nu` = 0.25 takes five points of GM and little of "
-        "own test: what makes less than a quarter of a device's samples is not shared. The paper's noise takes less "
-        "than a point more of either; noise at an epsilon of 0.5 leaves GM and own test just below FedAvg's: what the "
-        "exchange gains is gone. An earlier run of these rows on a processor of another instruction set came to a GM "
-        "up to 1.2 points apart (MOON at beta 0.2), so smaller differences of one seed say little."
+        "these lines have only seed 0 and beta 0.5. `nu` = 0.25 costs five points of GM and little of own test: "
+        "classes with less than a quarter of a device's samples are not shared. The paper's noise costs less than "
+        "another point of either. Noise at an epsilon of 0.5 leaves GM and own test just below FedAvg's, so the "
+        "exchange gains nothing. An earlier run on a processor with another instruction set gave a GM up to 1.2 "
+        "points apart (MOON at beta 0.2), so smaller differences of one seed say little."
     ),
     figures=ALL,
     lines=LINES,
@@ -151,7 +151,7 @@ TABLE1 = Table(
             "fedhkd",
             "fedproto",
             ("local_accuracy",),
-            why="ours shares no weights: it learns alone but for its term",
+            why="ours shares no weights: it learns alone, except for its term",
         ),
         Claim("fedhkd", "fedhkd-star", ALL),
         Claim("fedhkd", "fedprox", ALL),
@@ -180,7 +180,7 @@ PAPER = Paper(
             "public",
             "local_accuracy",
             "one seed",
-            "One seed shows nothing; and our FedMD averages no weights, so +18.6 does not test the claim.",
+            "One seed shows nothing, and our FedMD averages no weights, so +18.6 does not test the claim.",
         ),
     ),
 )

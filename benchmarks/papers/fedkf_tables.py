@@ -14,12 +14,10 @@ FREQUENT = {"train.evaluate_every": 10}
 PAIRS = (("fedkf", "fedavg"), ("fedkf", "fedavg+slots"), ("fedavg+slots", "fedavg"))
 ALPHAS = ("alpha-1", "alpha-0.1", "alpha-0.01")
 SPREAD = (
-    "within the spread of the seeds: WLP is the accuracy of one device on its own test part, some tens of samples "
-    "here, so that each of them is a point or more"
+    "within the spread of the seeds: WLP is one device's accuracy on its own test part, which has some tens of samples "
+    "here, so each of them is a point or more"
 )
-FLOOR = (
-    "at alpha 0.01 the worst device is at 0 under FedAvg, with slots, too, so that no gap between them can grow there"
-)
+FLOOR = "at alpha 0.01 the worst device is at 0 under FedAvg, with and without slots, so no gap can grow there"
 
 
 REPEATS = {
@@ -196,7 +194,7 @@ PAPER = Paper(
             "alpha-0.1",
             "global_amp",
             "leaning",
-            "Above 0 by itself, in each of five seeds; not after the correction for all signs of its table.",
+            "Above 0 in each of five seeds, but not significant after the correction for all signs of its table.",
         ),
         Headline(
             "local training with global knowledge adds to slots alone, +3.6 of AMP",
@@ -205,15 +203,14 @@ PAPER = Paper(
             "alpha-0.1",
             "global_amp",
             "leaning",
-            "Slots alone give most of the gain; what FedKF adds is above 0 by itself, not after the correction.",
+            "Slots alone give most of the gain; FedKF adds more, but this is not significant after the correction.",
         ),
     ),
     elsewhere=(
         Elsewhere(
-            "fedkf over each of the seven others in AMP and WLP, and in FM but for q-FFL at alpha 1 (table 4, "
-            "CIFAR-100)",
+            "fedkf over each of the seven others in AMP and WLP, in FM except q-FFL at alpha 1 (table 4, CIFAR-100)",
             "AMP +0.1 to +8.1, WLP +1.3 to +10.4",
-            "CIFAR-100 is not at hand",
+            "the data of CIFAR-100 are missing",
             "edge-sdk compare examples/papers/fedkf-table4.toml --methods fedavg,qffl,fedkf --seeds 0,1,2",
         ),
     ),

@@ -63,7 +63,7 @@ TABLE1 = Table(
     source="Table 1, CIFAR-10, Dir(0.3), 100 devices at 10 %: 200 rounds of 5 epochs.",
     scale=(
         "CIFAR-10, 10,000 samples over 100 devices, 10 % of them in each of 40 rounds of 5 epochs, beta 0.3; the "
-        "paper's CNN; 1,000 test samples. Three seeds stand in the next table, with a smaller CNN."
+        "paper's CNN; 1,000 test samples. The next table has three seeds, with a smaller CNN."
     ),
     figures=ALL,
     lines=(Line("fedavg"), Line("fednh")),
@@ -101,12 +101,12 @@ COMPARATORS = Table(
         "CIFAR-10, 10,000 samples over 100 devices, 10 % of them (`participants-30`: 30 %) in each of 60 rounds of 5 "
         "epochs; `cnn` with 64 features in place of the paper's CNN, which takes five times as long; 1,000 test "
         "samples. fednh has the scale of the authors' code, 1 at first and trained, and every line its gradient clip "
-        "of 10. fednh-rho-X is fednh with another rho than 0.9, the share of the prototypes that a round leaves."
+        "of 10. fednh-rho-X is fednh with rho X, the share of the prototypes that a round keeps, in place of 0.9."
     ),
     found=(
-        "until 2026-11-26 the cosine head took the last ReLU out of the net. Rows of `fednh` from before are gone: "
-        "with the ReLU it is another net, 2.6 to 5.7 points of GM worse at beta 0.3 (seeds 0 to 2). The pictures of "
-        "fednh below are of that time."
+        "until 2026-11-26 the cosine head removed the last ReLU from the net. Older rows of `fednh` were deleted, "
+        "because with the ReLU its GM is 2.6 to 5.7 points worse at beta 0.3 (seeds 0 to 2). The pictures of fednh "
+        "below are of the old net."
     ),
     figures=ALL,
     lines=(

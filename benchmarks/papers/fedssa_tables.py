@@ -24,12 +24,11 @@ OTHERS = ("fml", "fedkd", "fedproto", "fedclassavg", "fd")
 CONVERGED = ("local", "lg_fedavg", "fedssa", "fml", "fedkd", "fedproto", "fedclassavg")
 """FD does not converge in the paper with 50 and 100 devices."""
 FEW = (
-    "with 100 devices each trains ten epochs of 80 samples, some 20 steps: every method is within ten points of 50, "
-    "which is chance with two classes a device, and little is learnt that could differ"
+    "with 100 devices each trains ten epochs of 80 samples, some 20 steps, and learns little: every method is within "
+    "ten points of 50, which is chance with two classes a device"
 )
 AS_ALONE = (
-    "FedKD's own models are within some points of training alone here; in the paper they are some 18 points below "
-    "that, which ours never are"
+    "FedKD's own models are within some points of training alone here; in the paper they are some 18 points below it"
 )
 BOTH = ("fedssa", "fedproto")
 ALL_TEN = (*CONVERGED, "fd", "fedssa-case-a", "fedssa-case-b")
@@ -37,12 +36,12 @@ SWEPT = ("fedssa-case-b", "fedssa-t-10", "fedssa-t-50", "fedssa-t-50-mu-0.9")
 """Own rows for longer and with more weight, where 30 of 100 devices in a round let them act."""
 MIXED = (*CONVERGED, "fedssa-case-a", "fedssa-case-b")
 MORE_STEPS = (
-    "with a fixed number of rounds a device trains in more of them the more take part (10, 30 and 50 here), which "
-    "raises accuracy by more than 10 points; the paper trains each to its end"
+    "the number of rounds is fixed, so with more participants a device trains in more of them (10, 30 and 50 here), "
+    "which raises accuracy by more than 10 points; the paper trains each to its end"
 )
 NEAR = (
-    "own rows count before round 2 alone (`t_stable`, of the authors' code), so that case B differs from case C, which "
-    "is fedssa, in a device's first rounds only; why it ends above, and not far below as in the paper, is not known"
+    "own rows count only before round 2 (`t_stable` of the authors' code), so case B differs from case C (fedssa) only "
+    "in a device's first rounds; we do not know why it ends above, and not far below as in the paper"
 )
 TABLE1 = Table(
     name="fedssa-table1",
@@ -134,8 +133,8 @@ TABLE2 = Table(
     scale=(
         "CIFAR-10, 10,000 samples, 2 classes a device, the paper's five CNNs, 10 devices in each of 100 rounds of "
         "one epoch with batches of 8 (with 100 devices and batches of 64 little is learnt: table 1), with 10 "
-        "devices 25 rounds. Case A takes in every row of the coordinator's, case B those of its own classes, both "
-        "without its own rows; fedssa is case C. The settings of classes and participants have 100 devices."
+        "devices 25 rounds. Case A takes every row of the coordinator, case B those of its own classes, both without "
+        "its own rows; fedssa is case C. The settings of classes and participants have 100 devices."
     ),
     figures=OWN,
     lines=(
@@ -223,7 +222,7 @@ TABLE2 = Table(
             "fedproto",
             OWN,
             settings=("participants-30", "participants-50"),
-            why="the gain falls with the rounds in which a device trains: some 10 with 10 % of them, 30 and 50 here",
+            why="the gain falls with a device's rounds of training: some 10 with 10 % participants, 30 and 50 here",
         ),
     ),
     trends=(Trend("fedssa", "lg_fedavg", OWN, ("n-10", "n-50", "n-100")),),
@@ -281,7 +280,7 @@ PAPER = Paper(
             "n-100",
             "local_accuracy",
             "open",
-            "Not seen: own rows count in the first two rounds alone, and case B ends above in the mean.",
+            "Not seen: own rows count only in the first two rounds, and case B ends above in the mean.",
         ),
     ),
 )

@@ -6,16 +6,16 @@ from benchmarks.papers.kinds import Claim, Line, Paper, Setting, Table, Trend, d
 
 SPREAD = "within the spread of the seeds"
 NOT_CLIP = (
-    "it learns faster and stops level: ahead in round 12 (`early`), in round 40 within some points, also with an even "
-    "partition (`even`), so that skew is not the cause; the clip changes nothing"
+    "it learns faster and ends level: it is ahead in round 12 (`early`), and within some points in round 40. An even "
+    "partition gives the same (`even`), so skew is not the cause; the clip changes nothing"
 )
 NOT_ADAM = (
-    "the optimiser, mostly: with Adam, which the paper uses, both are closer, and higher in personal (lines with -adam)"
+    "mostly the optimiser: with Adam, as in the paper, both are closer, and higher in personal (lines with -adam)"
 )
 PUBLIC = ("fedmd", "fedmd_lf", "fedal")
 NOT_WORST = (
     "within the spread of the seeds: the worst device's own test part holds so few samples that one of them is many "
-    "points; by GM, on the shared test, the order is the claimed one in the mean"
+    "points; in GM, on the shared test, the means have the claimed order"
 )
 ADAM = {"train.optimiser": "adam", "train.learning_rate": 1e-3}
 ONE_STEP = {"train.local_steps": 1, "federation.rounds": 400, "train.evaluate_every": 200}

@@ -30,74 +30,73 @@ ROWS = "rows"
 """The folder of the CSV files, beside the papers' pages."""
 HEAD = """# The papers' tables
 
-What the authors of five papers claim, beside what this implementation gives at a smaller scale. So values are not to be
-compared: the signs are. Each paper has a page of its own with its claims, every value, and what the authors report.
+The claims of five papers, beside the results of this implementation at a smaller scale. Compare the signs of the
+differences, not the values. Each paper has a page with its claims, every value, and the authors' figures.
 `python -m benchmarks.papers --page` writes all of it from the rows of `papers/rows/TABLE.csv`, and
-`python -m benchmarks.papers` runs what is missing first ([how](../../benchmarks/papers/README.md)).
+`python -m benchmarks.papers` first runs the missing rows ([how](../../benchmarks/papers/README.md)).
 """
 RULE = """## When a sign is called shown
 
-A sign is claimed where the authors' text or tables put one method above another. What their own figures deny is not
-counted; what they show on other data is. Each is a mean over seeds of paired differences, in points of accuracy, with
-its 95 % interval as `edge-sdk compare` computes and prints it. The rule is the same on every page:
+A sign is claimed if the authors' text or tables put one method above another. Claims that their own figures deny do not
+count; claims that they show on other data do. Each sign is a mean over seeds of paired differences, in points of
+accuracy, with its 95 % interval as `edge-sdk compare` prints it. The rule is the same on every page:
 
 | verdict | rule |
 | --- | --- |
 | shown | from {tested} seeds on; significant at {rate:.0%} after the correction; the mean is above the floor |
 | level | from {tested} seeds on; an equivalence test (two one-sided t tests): within ± {margin:.1f} points |
 | against | as shown, below 0 |
-| leaning, leaning against | the interval leaves out 0, the mean is beyond the floor; not so after the correction |
-| open | the interval holds 0, or the mean is within the floor: more seeds would be needed |
-| one seed | one difference, which shows nothing by itself |
-| not run yet | no seed has both rows; the command stands on the paper's page |
+| leaning, leaning against | the interval excludes 0 and the mean is beyond the floor, but not after the correction |
+| open | the interval contains 0, or the mean is within the floor: more seeds are needed |
+| one seed | one difference, which alone shows nothing |
+| not run yet | no seed has both rows; the paper's page has the command |
 
-- *The correction* is Benjamini and Hochberg's over all tested signs of a table (column *p*): of the signs that a table
-  calls shown or against, at most one in twenty may be expected to be wrong, if signs are independent or rise together.
-  Some depend on each other otherwise: FedKF over FedAvg is the sum of FedKF over slots and of slots over FedAvg.
-- *The floor* includes the processor. Accuracies repeat bit for bit on processors with the same instruction set; another
-  one adds in another order. Rows that were run on two ([which](papers/rows/two-processors.csv)) differ by {sd:.1f}
+- *The correction* is Benjamini and Hochberg's over all tested signs of a table (column *p*). Of the signs that a table
+  calls shown or against, at most one in twenty is expected to be wrong, if signs are independent or rise together. Some
+  depend on each other otherwise: FedKF over FedAvg is the sum of FedKF over slots and of slots over FedAvg.
+- *The floor* allows for the processor. Accuracies repeat bit for bit on processors with the same instruction set;
+  others add in another order. Rows that were run on two ([which](papers/rows/two-processors.csv)) differ by {sd:.1f}
   points (root mean square, in the table and figure that differ most). So the floor is 1.96 · {sd:.1f} · √(2/n) points
   for n seeds: {floors}. The margin of *level* is that of one seed.
-- *Signs that say the same count once.* Ditto's global model is FedAvg's, CReFF's personal models are FedAvg's, and
-  FedKF's FedProx and FedGKD differ from FedAvg in AMP by a third of a point at most, in the seed of table 5 that they
-  have (in WLP by up to 2.4): their signs are *counted with* those of FedAvg, and neither counted nor corrected for.
-- *Claims that are in no table*: those on CIFAR-100 (FedHKD, FedSSA, FedNH; FedSSA's +3.62 is one), SVHN (FedHKD,
-  FedAL), CINIC-10, CelebA and TinyImageNet, which are not at hand; of FedHKD over MOON, FedMD, FedAlign and itself
-  without noise with 20 and 50 clients, and over FedMD and FedAlign at beta 0.2 and 5; of FedNH in PM(V) over FedROD at
-  beta 1, and over the further methods of its table 3; and those about seconds of training.
+- *Equal signs count once.* Ditto's global model and CReFF's personal models are FedAvg's. In the one seed of table 5
+  that they have, FedKF's FedProx and FedGKD differ from FedAvg by a third of a point of AMP at most (WLP: up to 2.4).
+  Their signs are *counted with* those of FedAvg, and the correction leaves them out.
+- *Claims without a table here*: those on CIFAR-100 (FedHKD, FedSSA, FedNH; FedSSA's +3.62 is one), SVHN (FedHKD,
+  FedAL), CINIC-10, CelebA and TinyImageNet, because the data are missing; FedHKD over MOON, FedMD, FedAlign and itself
+  without noise with 20 and 50 clients, and over FedMD and FedAlign at beta 0.2 and 5; FedNH in PM(V) over FedROD at
+  beta 1, and over the further methods of its table 3; and seconds of training.
 - *The arithmetic* of FedKD's truncation, FedAlign's terms, CReFF's server step and q-FFL agrees with plain autograd, as
-  that of the others does (`tests/methods/test_audits.py`).
+  does that of the others (`tests/methods/test_audits.py`).
 - Before 2026-11-26 the page counted 233 signs: 79 shown (56 in every seed, 23 in the mean), 88 in the one seed that was
   run, 29 in one seed by less than seeds differ, 37 not shown.
 """
 COLUMNS = """## What the columns mean
 
-All accuracies are in per cent. A line of a table is the mean over the seeds that stand in it. So lines with other seeds
-are not to be compared by eye; the signs compare seed by seed, over the seeds that both lines have.
+Accuracies are in per cent. A line of a table is the mean over its seeds, so do not compare lines with different seeds
+by eye. The signs compare seed by seed, over the seeds that both lines have.
 
 - *GM*: the global model on the test that all share; *personal*: the devices' own models there, on average;
 - *own test*: the devices' own models, each on its own test part;
-- *PM(V)*, *PM(L)* (FedNH): as personal, but for each device every class that it holds weighs alike (V), or as its share
-  of the device's samples (L); *deviation of PM(L)*: over the devices, in points; low is fair;
+- *PM(V)*, *PM(L)* (FedNH): as personal, but each class that a device holds has the same weight (V), or its share of the
+  device's samples as weight (L); *deviation of PM(L)*: over the devices, in points; low is fair;
 - *AMP*, *WLP* (FedKF): the global model on the devices' own test parts, the mean and the worst device. The global model
   is the mean of the newest upload of every device, taking part or not (*OCA*, all clients' aggregation; lines with
   `+slots`, and `fedkf`), or of the round's devices alone (*ACA*, active clients' aggregation). *FM* is the variance of
   the accuracy over the devices, its root their deviation in points: low is fair;
 - *bytes, FLOPs to a target*: how many times fewer one line spent until the highest accuracy that both reached.
 
-*Up, down*: bytes of a device in a round, repetitions included: a device that needs more than 5 s (`retry_s`) for its
-answer is asked again in its first rounds. When the rows of before 2026-11-24 of the other tables than FedHKD's, FedNH's
-table 1 and FedSSA's targets were run, it was asked again in every round, and an upload that crossed the question was
-sent twice: bytes, down more than up, are larger by that where *device s* is near 5 or more. *Device s*: seconds of
-computing of a device that takes part in a round, by the profile of a Raspberry Pi 4. *Rounds*: how many of them;
-methods that exchange after each step have more.
+*Up, down*: bytes of a device in a round, with repetitions. In its first rounds, a device that needs more than 5 s
+(`retry_s`) to answer is asked again. Before 2026-11-24 it was asked again in every round, and an upload that crossed
+the question was sent twice. Rows from then have more bytes, down more than up, where *device s* is near 5 or more;
+FedHKD's rows, FedNH's table 1 and FedSSA's targets are newer. *Device s*: seconds of computing of a device that takes
+part in a round, by the profile of a Raspberry Pi 4. *Rounds*: methods that exchange after each step have more.
 
 Any row again: the command at its table, with data as [benchmarks/papers](../../benchmarks/papers/README.md) says.
 From all of it: [which method for which fleet](choose-a-method.md).
 """
 CAUSES_HEAD = """## Causes, tested
 
-Each was a guess at why a sign misses, with one run or test that could refute it.
+Each guess explains why a sign misses, and has one run or test that could refute it.
 """
 
 
@@ -152,10 +151,8 @@ def _other_correction(papers: Sequence[Paper], found: Mapping[str, Sequence[Judg
             sign = sign_of(headline, found)
             if (other := moved.get(id(sign.sign))) is not None:
                 said.append(f"{paper.title}'s *{sign.sign.what}* {other.verdict} ({_p(sign)} to {_p(other)})")
-    names = "; ".join(said) or "no verdict of these would be another"
-    return (
-        f"\nCorrected over all {tested} tested signs of these pages at once, not over those of each table: {names}.\n"
-    )
+    names = "; ".join(said) or "no verdict of these would change"
+    return f"\nWith one correction over all {tested} tested signs of these pages, not one for each table: {names}.\n"
 
 
 def _p(judged: Judged) -> str:

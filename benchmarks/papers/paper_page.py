@@ -37,8 +37,8 @@ NAMES = {
 DEVIATION_NAME = f"{NAMES['pm_l_sd']}, here"
 HEAD = """# {title}
 
-[What the columns and verdicts mean](../papers.md). Values are of a smaller scale than the paper's, and are not to be
-compared with them: the signs are. `python -m benchmarks.papers --page` writes this page from `rows/TABLE.csv`.
+[What the columns and verdicts mean](../papers.md). The scale is smaller than the paper's, so compare the signs of the
+differences, not the values. `python -m benchmarks.papers --page` writes this page from `rows/TABLE.csv`.
 """
 PICTURES_HEAD = """## Figures from these runs
 
@@ -93,7 +93,7 @@ def _table(table: Table, kept: Sequence[cells.Row], found_signs: Sequence[Judged
     parts += [f"Each row again: `{cells.command(table)} --setting SETTING --method METHOD --seeds SEED --again`\n"]
     missing = sum(cells.row_of(cell, kept) is None for cell in cells.cells(table))
     parts += (
-        [f"Rows that are planned and not run yet: {missing}. They are run by `{cells.command(table)}`\n"]
+        [f"Rows that are planned but not run yet: {missing}. This runs them: `{cells.command(table)}`\n"]
         if missing
         else []
     )

@@ -310,7 +310,7 @@ FRAME_FAULTS: Mapping[str, str] = {
     "checksum": "damaged on the way",
     "signature": "without a valid signature",
     "encryption": "not encrypted as this lab does",
-    "msgpack": "whose content does not read",
+    "msgpack": "whose content cannot be read",
     "schema": "with fields that are missing or out of range",
     "tensor": "whose numbers do not fit their shape",
     "nonfinite": "with numbers that are NaN or infinite",

@@ -49,7 +49,7 @@ class Aggregation:
         self.screen = UploadScreen(robust, registry, record, reduction.method.size_of)
         reduction.as_counted = self.screen.in_slot
         self._sent: tuple[ExchangeId, Mapping[str, Payload]] | None = None
-        """The open exchange, and the payloads by role that every device was sent in it."""
+        """The open exchange, and the payloads by role that all devices got in it."""
         self._alone: set[str] = set()
         """The devices of the control group that answered in the open exchange."""
         self._last = exchanges - 1

@@ -123,8 +123,8 @@ class CommandHandler:
         if place.round > own.round and not self._told_of_rounds_lost:
             self._told_of_rounds_lost = True
             self._context.note(
-                f"{device} sends an upload of round {place.round + 1}, and this run is at round {own.round + 1}: if "
-                "the run folder came back from an older backup, restore a newer one, or begin a new run; devices do "
+                f"{device} sends an upload of round {place.round + 1}, but this run is at round {own.round + 1}: if "
+                "the run folder came from an older backup, restore a newer one, or begin a new run; devices do "
                 "not repeat rounds"
             )
 
@@ -233,7 +233,7 @@ class CommandHandler:
             self._context.note(line)
 
     def _draw_control(self, at: ExchangeId) -> None:
-        """Draw the devices that train alone at the beginning of a period, durably: a restart must not draw others."""
+        """At the beginning of a period, draw the devices that train alone; durable, so that a restart keeps them."""
         group, state = self._record.control, self._context.rounds
         if at.exchange or state.closing or state.folded or not (line := self._begin_period(at.round)):
             return

@@ -58,11 +58,11 @@ class Seats:
 
     @property
     def crowded(self) -> bool:
-        """Whether a further device gets on probation only if another one gives up its place."""
+        """Whether a new device must displace one on probation."""
         return len(self._here()) >= self._count + MOST_ON_PROBATION
 
     def to_displace(self) -> str | None:
-        """The device on probation that gives up its place: one that was invited and silent, or None."""
+        """The device on probation to displace: one that was invited and stayed silent, or None."""
         away = self._context.rounds.away
         return next((each for each in self._registry.numbers if each in away and self.on_probation(each)), None)
 
@@ -93,7 +93,7 @@ class MembershipHandler:
     def take(self, envelope: Envelope, frame: bytes, came_bytes: int, now_s: float) -> rounds.RoundEvent | None:
         """Handle a decoded message other than an upload; returns the event for the rounds, or None.
 
-        frame: as the ledger keeps it.  came_bytes: its size as it came.
+        frame: as the ledger keeps it.  came_bytes: its size on arrival.
 
         Raises RemoteProtocolError for a message that the coordinator does not accept, StoreError if the disk fails.
         """
@@ -137,7 +137,7 @@ class MembershipHandler:
             # possibly forged: the device takes part, so it is fit; a genuine one sends Hello again
             instance = NOBODYS if self._registry.hellos[device].instance else None
             self._sender.refuse(device, refusal, hello.instance or instance)
-            self._say(f"{refusal.message}; another Hello of it was not refused, and it takes part", now_s)
+            self._say(f"{refusal.message}; an earlier Hello was accepted, so the device still takes part", now_s)
             return None
         if self._is_intruder(hello, stamp):
             return None
@@ -189,7 +189,7 @@ class MembershipHandler:
         if not unbound:
             self._registry.enter(hello, number)
         self._sender.welcome(device, number, self._run, self._public_server.total_bytes if self._public_server else 0)
-        if self._context.queue.over:  # the device joins after the end, without knowing
+        if self._context.queue.over:  # the device does not know that the run is over
             self._sender.announce_run()
         if unbound:
             return None  # it takes part once its Hello names the run, which it learns from the Welcome
@@ -269,11 +269,11 @@ class MembershipHandler:
         if self._registry.take_in(hello):
             self._say_who_came(hello, now_s)
         remark = version_remark(hello)
-        if remark and (before is None or before.sdk != hello.sdk):  # one that was here for years comes back upgraded
+        if remark and (before is None or before.sdk != hello.sdk):  # a device may come back upgraded
             self._context.note(remark)
 
     def _say_who_came(self, hello: Hello, now_s: float) -> None:
-        """Say that a new device takes part."""
+        """Log that a new device takes part."""
         count = len(self._registry.hellos)
         if count == 1:
             for warning in self._context.warnings.first_joined(hello, self._ledger.free_bytes):
@@ -310,7 +310,7 @@ class MembershipHandler:
         few, before = status.declines == FEW_NEW_SAMPLES, reasons.get(device, ("", ""))[0]
         if before != status.declines and not (few and device in self._few_told):
             self._context.note(f"{device} declined: {status.why or status.declines}")
-        if few:  # happens between all rounds, so only the first time is worth a line
+        if few:  # happens between all rounds, so only the first time is logged
             self._few_told.add(device)
         reasons[device] = status.declines, status.why
         return rounds.Declined(device, status.declines_round, now_s)
@@ -329,8 +329,8 @@ class MembershipHandler:
 
 
 # -- Which versions of edge-sdk work together: the same major version; tested for at most one minor version apart ------
-# Within a major version all changes of the protocol are additions (docs/reference/protocol.md, "Evolution"), so that a
-# device that is further behind may take part, too, but that is untested.
+# Within a major version the protocol only gains additions (docs/reference/protocol.md, "Evolution").  A device that is
+# further behind may take part, but this is untested.
 
 _VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})(\..*)?")
 

@@ -16,7 +16,7 @@ from edge_sdk.public_set.samples import PublicSet
 REFILL_PER_S = 8.0
 """Blocks per second that a device may request without limit: half a MiB."""
 SETS_AT_ONCE = 3
-"""Whole sets that a device may request beyond that at any speed, to replace lost blocks and a damaged set."""
+"""Whole sets that a device may request beyond that limit, to replace lost blocks or a damaged set."""
 
 
 class BlockServer:

@@ -156,7 +156,7 @@ class EarlierVersions:
         """Keep the weights of a version that is about to be replaced.  Raises StoreError."""
         sent = self._reduction.common(ExchangeId(version, 0))
         weights = {role: payload for role, payload in sent.items() if isinstance(payload, Weights)}
-        oldest = version + 1 - max(1, self._policy.max_staleness)  # an upload that waited for its buffer is one old
+        oldest = version + 1 - max(1, self._policy.max_staleness)  # an upload that waited is one version old
         if weights:
             self._ledger.keep_version(
                 version, {role: storage.serialise(each) for role, each in weights.items()}, oldest

@@ -1,4 +1,4 @@
-"""The start of a coordinator: no other one may run, and its state is new, or restored from its ledger.
+"""Starts a coordinator: checks that no other one runs, and begins a state or restores it from the ledger.
 
 The open round is recomputed from the checkpoint at its start and the durable uploads.  A run without end that resumes
 with other settings begins a new generation.
@@ -35,7 +35,7 @@ from edge_sdk.reductions.influence import RobustTable
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
 
 CARRIES = ("method", "params", "contract", "classes", "feature_dim", "public", "class_names")
-"""The settings that determine the meaning of the method's state; if one of them changes, the state starts new."""
+"""The settings that give the method's state its meaning; if one of them changes, a new state begins."""
 
 
 def begin_generation(ledger: Ledger, spec: FederationSpec, state: object) -> str | None:

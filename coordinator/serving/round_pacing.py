@@ -16,9 +16,9 @@ from coordinator.rounds import Rested, RoundPolicy, Skip
 from coordinator.rounds.pace import NO_LIMIT, DaySpent, Opening, RoundPace, next_opening
 
 LONGEST_REST_S = 600.0
-"""Seconds after which the pace is asked again at the latest, because this machine's clock may be set meanwhile."""
+"""Maximum seconds until the pace is asked again, because this machine's clock may be set meanwhile."""
 KEPT_ROUNDS = 1000
-"""Rounds without an end that are kept one by one; a tenth more before they are cut."""
+"""The rounds that a run without an end keeps one by one; older ones are cut when a tenth more has gathered."""
 REASONS_SAID = 3
 """The number of declining devices for which a skipped round gives the reason."""
 SAID_AGAIN_S = 86_400.0
@@ -183,9 +183,8 @@ def _short(name: str, unit: str, spent: float, limit: float, *, done: int, wante
 def why_stop(policy: RoundPolicy, record: RunRecord) -> str:
     """Why the run ends with the round whose exchanges are all closed, or empty if it continues.
 
-    Bytes are those that all devices have sent and received so far, joining included.  The accuracy is the mean over the
-    devices that were evaluated last: of the global model where the method has one, else of their
-    own models.
+    Bytes are those that all devices have sent and received so far, including joining.  The accuracy is the mean over
+    the devices that were evaluated last: of the global model if the method has one, or else of their own models.
     """
     if policy.stop_at_bytes:
         spent = record.bytes_up.total() + record.bytes_down.total()

@@ -100,7 +100,7 @@ class Sender:
         self._transport.send(topics.down(self._spec.federation, device, "join"), self._frame(status))
 
     def send(self, device: str, message: DeviceMessage, counted_as: str = "") -> None:
-        """Send a message to a device; counted_as: of `run_record.KINDS`, where it is not as usual."""
+        """Send a message to a device; counted_as: one of `run_record.KINDS`, if not the usual one."""
         if isinstance(message, PublicBlock):
             self._asks(device, BLOCK_EARNS)
         kind = type(message)
@@ -223,7 +223,7 @@ class Sender:
         self, device: str, kind: type, frame: Frame | None, *, answered: bool = False, counted_as: str = ""
     ) -> None:
         if frame is None:
-            log.warning("%s is sent no %s: the lab encrypts, and it has no key for that", device, kind.__name__)
+            log.warning("%s gets no %s: the lab encrypts, and the device has no key for it", device, kind.__name__)
             return
         if self._context.registry.known(device):  # others are not tracked: their number is unbounded
             self._context.record.sent(device, len(frame), counted_as or _COUNTED_AS[kind])
@@ -242,8 +242,8 @@ class Sender:
     ) -> Frame | None:
         """Return the frame of a message to one device, encrypted if the lab encrypts, or None without a key for that.
 
-        same: equal for messages of a kind that differ only in the device's id, and are packed once.  None for a message
-        of its own.  A Refusal for lack of a key is sent unencrypted.
+        same: equal for messages that differ only in the device's id, which are packed once, or None for a message of
+        its own.  A Refusal for lack of a key is sent unencrypted.
         """
         if self._signer is None and same:
             circular = self._circular(kind, made, same, packed)

@@ -214,7 +214,7 @@ class Server:
         """Serve until the run is over; the ledger is kept, so that a later start can resume.
 
         `check` is called in each turn of the loop, and a reason that it returns ends the run.  Raises TransportError if
-        there is no link to the broker within `connect_within_s`; a lost broker is awaited without limit.
+        there is no link to the broker within `connect_within_s`; later it waits for a lost broker without limit.
         """
         self.connect()
         give_up_s = self._clock() + connect_within_s
@@ -261,7 +261,7 @@ class Server:
 
     @property
     def observer(self) -> RunObserver:
-        """Hears of all events of the run; may be replaced at any time."""
+        """Receives all events of the run; may be replaced at any time."""
         return self._context.observer
 
     @observer.setter
@@ -431,7 +431,7 @@ class Server:
                 return
 
     def _without_late(self, group: list[Persist], now_s: float) -> list[Persist]:
-        """Return the uploads that still count; the rounds answer the others, for which it became too late here."""
+        """Return the uploads that still count; the rounds answer those for which it is now too late."""
         late = [p for p in group if not buffered.takes(self.rounds, p.device, p.place)]
         self._queue.feed(*(Received(p.device, p.place, p.upload, now_s) for p in late), now_s=now_s)
         return [p for p in group if p not in late]

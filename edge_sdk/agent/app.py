@@ -216,7 +216,7 @@ def _checked(
             raise UsageError(f"{option} {file}: no such file")
         if file is not None and address is not None and not address.tls:
             raise UsageError(
-                f"{option}: of no use with {address}, which is reached without TLS; write mqtts://{address}"
+                f"{option}: has no effect with {address}, which is reached without TLS; write mqtts://{address}"
             )
     name = _name(identity, keys)
     if keys is None and not is_id(name):

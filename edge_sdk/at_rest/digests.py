@@ -34,7 +34,7 @@ def checked_row(path: Path | None, row: Collection[Any]) -> tuple[Any, ...]:
     """Check a row against its digest, the last value, and return it without.  Raises Damaged."""
     *values, digest = row
     if digest != row_digest(*values):
-        raise Damaged(path, "a row does not have its digest")
+        raise Damaged(path, "a row does not match its digest")
     return tuple(values)
 
 
@@ -95,4 +95,4 @@ def checked_json(path: Path, content: bytes, *, is_old: Callable[[Any], bool]) -
             return found
     except (ValueError, RecursionError):
         pass
-    raise Damaged(path, "the content does not have its digest")
+    raise Damaged(path, "the content does not match its digest")

@@ -60,7 +60,7 @@ def exposed(*places: Path) -> str:
     if not found:
         return ""
     words = " ".join(shlex.quote(str(path)) for path in dict.fromkeys(found))
-    return f"{found[0]}: other users of this machine may read it; mend it with: chmod -R go= {words}"
+    return f"{found[0]}: other users of this machine may read it; repair this with: chmod -R go= {words}"
 
 
 def _open_in(place: Path) -> list[Path]:

@@ -24,7 +24,7 @@ from edge_sdk.transport.base import Transport
 log = logging.getLogger(__name__)
 
 DISK_AGAIN_S = 5.0
-"""Seconds before a write is tried again after the disk has failed."""
+"""Seconds after which a write that failed is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class DeviceContext:
     """The id of the device."""
     transport: Transport
     store: Store
-    """Another one after a restart."""
+    """A restart replaces it."""
     data: DataSupply
     """The device's own data, with the model and the public set on their workbench."""
     board: str = ""
@@ -56,9 +56,9 @@ class DeviceContext:
     allows_weights: bool = False
     """Whether the owner lets weights leave the device."""
     secret: bytes = b""
-    """The seed of noise; empty for that of the store."""
+    """The seed of noise, or empty to use the store's."""
     fetches: PublicFolder | None = None
-    """Where fetched public sets lie, or None if this device fetches none, as with a set of the owner's."""
+    """Where fetched public sets are kept, or None if this device fetches none, such as with a set of its owner."""
     gate: TrainingGate | None = None
     """Meters training, or None if nothing is metered."""
     outgoing: Outgoing | None = None
@@ -72,7 +72,7 @@ class DeviceContext:
     instance: bytes | None = None
     """Random bytes of this start, which distinguish two devices with one id, or None in simulations."""
     early_news: list[str] = field(default_factory=list)
-    """Lines for the owner that wait until callbacks can have been registered."""
+    """Lines for the owner, kept until the app has had time to register callbacks."""
 
     shares_weights: bool = field(init=False)
     """Whether weights leave this device.  With a proxy they are the proxy's, and never those of its own model."""
@@ -115,12 +115,12 @@ class DeviceContext:
         self.owner.news(line)
 
     def warn_early(self, line: str) -> None:
-        """Log a line, and keep it for the owner until callbacks can have been registered."""
+        """Log a line, and keep it for the owner until the app has had time to register callbacks."""
         log.warning("%s: %s", self.device, line)
         self.early_news.append(line)
 
     def note_disk_fault(self, error: StoreError, then: str = "nothing is learnt until it can be saved") -> None:
-        """Report that the disk fails: in one line, and then once a minute with a count.  then: what follows from it."""
+        """Report a disk fault in one line, and then once a minute with a count.  then: its consequence."""
         if line := self._disk_faults.line(f"{error}; {then}", self.now_s):
             self.warn(line)
 

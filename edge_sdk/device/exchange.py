@@ -40,8 +40,8 @@ class RoundReport:
     exchange: int
     closing: bool
     metrics: Mapping[str, float]
-    """The figures of the global model, or of the device's own where the method has no global one; empty if it did not
-    measure in this exchange."""
+    """The figures of the global model, or of the device's own where the method has no global one; empty if none were
+    measured in this exchange."""
     metrics_round: int
     """The number of completed rounds that the metrics describe."""
     personal_metrics: Mapping[str, float] = field(default_factory=dict)
@@ -117,8 +117,8 @@ class OngoingExchange:
     ) -> None:
         """Make the frame of the upload; the upload is empty if its knowledge, such as NaN, cannot be sent.
 
-        alter: of a device that is not honest, or None.  cost: of training since the last upload.  refused_frames: the
-        frames refused since then, by word.
+        alter: changes the knowledge of a dishonest device, or None.  cost: of training since the last upload.
+        refused_frames: the frames refused since then, by word.
 
         Raises RemoteProtocolError if the knowledge does not fit the federation's exchange.
         """
@@ -161,7 +161,7 @@ class OngoingExchange:
         """Build the upload; knowledge: after the federation's transforms."""
         assign, us = self.assign, self.learner.membership.welcome
         shared, personal = self._evaluations()
-        # duration and accuracy depend on the records, too, so a privacy budget withholds them with the counts
+        # duration and accuracy depend on the samples, too, so a privacy budget withholds them with the counts
         if self.learner.tells_no_counts:
             cost, self.joining = TrainingCost(), {}
         return Upload(

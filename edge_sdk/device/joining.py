@@ -1,4 +1,4 @@
-"""How a device joins a run: its Hello, what a Welcome asks of it, what it refuses, and which Refusal it obeys."""
+"""How a device joins a run: its Hello, its checks of a Welcome, and the Refusals that it obeys."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Joining:
         return True
 
     def restored_session(self) -> SessionState:
-        """Return the session with which a device that was in a run begins again."""
+        """Return the session of a device that resumes its run."""
         joined = self._context.membership
         if joined is None:
             return SessionState()
@@ -154,7 +154,7 @@ DOUBT_S = 5.0
 
 
 def own_identity_taken(reason: str) -> Refused:
-    """Return the refusal with which a device ends whose id another one uses."""
+    """Return the refusal that ends a device whose id another device uses."""
     return Refused(IDENTITY, reason, OWN_IDENTITY)
 
 
@@ -183,7 +183,7 @@ class Refusals:
                 self._incoming.tell_once(refusal.reason, f"{refusal.message}; {refusal.remedy}")
             return None
         if refusal.instance not in (None, own):
-            line = f"another device uses this identity, too, and was refused; {OWN_IDENTITY}"
+            line = f"another device with this identity was refused; {OWN_IDENTITY}"
             if self._incoming.tell_once(IDENTITY, line):
                 log.warning("%s: %s", context.device, line)
             return None
@@ -209,8 +209,8 @@ class Refusals:
     def _doubt(self, refusal: Refusal, now_s: float, *, names_start: bool) -> None:
         """Ask again after a first Refusal; keep a second one that names this start of the device.
 
-        names_start: whether it does.  Others answer frames that the coordinator could not read, which anyone may have
-        sent: a reason to ask, not to leave.
+        names_start: whether it names this start.  Other Refusals answer frames that the coordinator could not read.
+        Anyone may have sent those, so this device asks again and does not leave.
         """
         if self.due_s is None:
             self._ask_again(now_s)
@@ -284,5 +284,5 @@ def no_answer_notice(context: DeviceContext) -> str:
     return (
         f"{who}, and under this name? "
         f"a broker with access rules must let this device publish, and read {topic}: the usual rules do if its user "
-        f"name is {context.device!r}; and no other device may be connected under this identity"
+        f"name is {context.device!r}; no other device may use this identity"
     )

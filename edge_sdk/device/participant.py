@@ -142,9 +142,9 @@ class Participant:
 
     @property
     def rests(self) -> bool:
-        """Whether its store, its session and the number of frames sent are all that matters of its past.
+        """Whether its store, its session and the number of frames sent hold its whole state.
 
-        The models that its app predicts with are the examiner's, and do not count.
+        The models that its app predicts with belong to the examiner, and do not count.
         """
         context, work = self.context, self.work
         state = context.session
@@ -155,7 +155,7 @@ class Participant:
     # -- what a driver does -----------------------------------------------------------------------------------------
 
     def take_over(self, state: SessionState, sent: int) -> None:
-        """Continue for another participant, which had the same store and rested in this session.
+        """Continue in place of a participant that had the same store and rested in this session.
 
         sent: the number of frames that it has sent.
         """
@@ -292,7 +292,7 @@ class Participant:
         if event.final and event.taken_over:
             self._end_refused(own_identity_taken(event.reason))
         elif event.final:
-            self._end_refused(Refused("transport", event.reason, "start again when that is repaired"))
+            self._end_refused(Refused("transport", event.reason, "repair this, and start again"))
 
     def _tell_too_long(self, line: str) -> None:
         """Report to owner and coordinator that uploads exceed the broker's limit; the next connection tries again."""
@@ -305,13 +305,13 @@ class Participant:
         envelope, frame = self.incoming.opened(incoming.content)
         message, own = envelope.message, self.context.device
         if message.federation != self.context.federation or getattr(message, "device", own) != own:
-            raise RemoteProtocolError("topic", f"a {type(message).__name__} for somebody else")
+            raise RemoteProtocolError("topic", f"a {type(message).__name__} for another device")
         if isinstance(message, Welcome):
             self._receive_welcome(message, bytes(frame), now_s)
         elif isinstance(message, (Assign, Receipt, ModelOffer)) and not self._is_of_this_run(message, envelope.stamp):
             if isinstance(message, Assign) and message.run == self.context.session.run:
                 self._tell_of_going_back(message, envelope.stamp)
-            raise RemoteProtocolError("replayed", f"of another run or an earlier start: {type(message).__name__}")
+            raise RemoteProtocolError("replayed", f"a {type(message).__name__} of another run or an earlier start")
         elif isinstance(message, Assign):
             self._receive_assign(message, frame, envelope.stamp, now_s)
         elif isinstance(message, Receipt):
@@ -337,7 +337,7 @@ class Participant:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for devices")
 
     def _receive_status(self, status: CoordinatorStatus, now_s: float) -> None:
-        """Process the coordinator's announcement that it is there, or that the run is over."""
+        """Process the coordinator's announcement that it is running, or that the run is over."""
         over = status.state in ("finished", "failed")
         if over:
             self._end_if(self._refusals.settled(now_s, over=True))
@@ -350,7 +350,7 @@ class Participant:
             self._ended_run = ended
             how = f"failed: {reason}" if status.state == "failed" else "is complete"
             self.context.owner.news(
-                f"the last run of {self.context.federation} {how}; waits for a coordinator that begins another"
+                f"the last run of {self.context.federation} {how}; waiting for a coordinator to begin another"
             )
 
     def _is_of_this_run(self, message: Assign | Receipt | ModelOffer, stamp: Stamp) -> bool:
@@ -365,8 +365,8 @@ class Participant:
         own = self.context.session.exchange_id.round
         if self._stamps.shows_loss(stamp, earlier_round=assign.round < own) and self.incoming.tell_once(
             "went-back",
-            f"the coordinator assigns round {assign.round + 1}, and this device has begun round {own + 1}: its run "
-            "folder came back from an older backup; this device does no round twice, and waits: begin a new run, "
+            f"the coordinator assigns round {assign.round + 1}, but this device has begun round {own + 1}: the run "
+            "folder was restored from an older backup; this device repeats no round, and waits: begin a new run, "
             "or restore a newer folder",
         ):
             done = self.context.store.finished()
@@ -490,7 +490,7 @@ class Participant:
         self._receive_early(now_s)
 
     def _receive_early(self, now_s: float) -> None:
-        """Process the Assign that came before the Welcome; of a long one only the first chunk would be repeated."""
+        """Process the Assign that came before the Welcome; the coordinator repeats only a long one's first chunk."""
         if self._early is None or self.context.session.phase in (SessionPhase.JOINING, SessionPhase.FETCHING):
             return
         (assign, frame, stamp), self._early = self._early, None

@@ -1,4 +1,4 @@
-"""Assigns that a device does not take up: their knowledge is of no use to it, or it has too few new samples.
+"""Assigns that a device does not carry out: it cannot use their knowledge, or it has too few new samples.
 
 A forged Assign arrives once and is ignored; a genuine coordinator repeats it.  The device then withholds the round, so
 that the coordinator need not wait for it.
@@ -34,7 +34,7 @@ class RefusedAssigns:
 
     @property
     def some(self) -> bool:
-        """Whether there is any."""
+        """Whether any Assign was refused."""
         return self._place is not None
 
     def reason(self, assign: Assign, stamp: Stamp, error: RemoteProtocolError) -> RefusedKnowledge | None:

@@ -33,8 +33,8 @@ be lost, or the coordinator may have restarted unnoticed or counts the device as
 can be hours apart."""
 
 MISSED_THE_END = (
-    "it finished without this device's closing exchange, so the model keeps what it learnt, and lacks what the last "
-    "round brought"
+    "it finished without this device's closing exchange, so the model keeps what it learnt, but lacks the last "
+    "round's result"
 )
 """Why a session ends without success although the run succeeded."""
 
@@ -467,9 +467,8 @@ SESSION_MACHINE: StateMachine[SessionState] = StateMachine(
             CoordinatorSeen,
             (SAME, _D),
             _coordinator_seen,
-            "new epoch, another run, or asked for a Hello: sends Hello, and an upload without a receipt, but not twice "
-            "within a second: then once it is over; end of this device's run: ends the session, with success if its "
-            "closing exchange is stored",
+            "new epoch, another run, or asked for a Hello: sends Hello, and an upload without a receipt, at most once "
+            "a second; end of this device's run: ends the session, with success if its closing exchange is stored",
         ),
         Rule((_I,), Assigned, (_I, _W, _R), _assign, "newer: begins it; same: sends its upload again; older: ignored"),
         Rule((_W,), Assigned, (_W,), _assign, "newer: begins it instead; same or older: ignored"),
@@ -483,7 +482,7 @@ SESSION_MACHINE: StateMachine[SessionState] = StateMachine(
             _receipt,
             "stops sending the upload; the receipt of the closing exchange ends the session",
         ),
-        Rule((_W,), Receipted, (_W,), _receipt, "deletes an older upload from what is to be sent"),
+        Rule((_W,), Receipted, (_W,), _receipt, "stops sending an older upload"),
         Rule((_J, _F, _I), HelloChanged, (SAME,), _hello_changed, "sends Hello, which announces the first samples"),
         Rule((_J, _F, _I), SessionTick, (SAME,), _tick_hello, "sends Hello again"),
         Rule((_W,), SessionTick, (_W,), _tick_work, "answers a coordinator's status that came soon after another"),

@@ -1,4 +1,4 @@
-"""An agent's activity, since when, what limits it, and what comes next; and how long it waits after an end.
+"""An agent's activity: its beginning, its limits, the next step, and the waits after a run ends.
 
 An agent that stays waits after the end of a run, after a refusal that may pass, and after a run that failed, and then
 asks for the next run: after a minute, and then after ever longer waits of up to an hour.
@@ -28,7 +28,7 @@ NEXT = {
     "fetching": "the public set is complete",
     "idle": "the coordinator opens the next round",
     "training": "the upload is computed and sent",
-    "paused": "training resumes when that has passed",
+    "paused": "training resumes when the pause ends",
     "reporting": "the coordinator confirms the upload",
 }
 """The event that an agent waits for, by its state."""
@@ -43,7 +43,7 @@ class AgentStatus:
     since: str
     """Since when, as 2026-03-01T22:00:00Z, by this machine's clock."""
     why: str
-    """Why it does not train, as far as it knows; empty if it does, or if nothing keeps it from it."""
+    """Why it does not train, as far as it knows, or empty if nothing keeps it from training."""
     next: str
     """What comes next."""
     round: int
@@ -51,8 +51,8 @@ class AgentStatus:
     news: str
     """The last line for its owner."""
     accuracy: Mapping[str, float] = field(default_factory=dict)
-    """Of its own model on its held-out samples, as fractions: `before` its first round, `alone` when it was in the
-    control group last, and `now`.  A figure that was not measured since the agent was made is absent."""
+    """Its own model's accuracy on its held-out samples, as fractions: `before` its first round, `alone` when it was in
+    the control group last, and `now`.  A figure that was not measured since the agent was made is absent."""
     by_class: Mapping[str, float] = field(default_factory=dict)
     """`now` by class, in rounds without an end."""
 
@@ -62,10 +62,10 @@ class AgentStatus:
 
 
 class OwnAccuracy:
-    """What evaluations found of a device's own model, from the device's own reports."""
+    """The accuracy of a device's own model, from the device's own reports."""
 
     METRICS = ("local_accuracy", "validation_accuracy", "accuracy")
-    """The first of them that a report has counts: held-out samples of the device's own come first."""
+    """The first of these that a report contains is used; the device's own held-out samples come first."""
 
     def __init__(self) -> None:
         self._accuracy: Mapping[str, float] = {}
@@ -95,7 +95,7 @@ class AgentStanding:
     def __init__(
         self, *, stays: bool, news: Callable[[str], None], stopping: threading.Event, wall: Callable[[], float]
     ) -> None:
-        """stays: whether it waits for the next run.  news: tells the owner.  wall: returns seconds since 1970."""
+        """stays: whether it waits for the next run.  news: notifies the owner.  wall: returns seconds since 1970."""
         self._stays, self._news, self._stopping, self._wall = stays, news, stopping, wall
         self._wait_s = FIRST_S
         self._known = "off", "it was not started"

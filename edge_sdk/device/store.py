@@ -257,9 +257,10 @@ class MemoryStore:
 _PAGE_BYTES = 1024
 """The page size of a new file.  Small, because each small exchange commits five pages, and flash cards wear out."""
 _LOG_BYTES = 4 * 1024 * 1024
-"""The most that the log takes, which a card can spare."""
+"""The maximum size of the log, which a card can spare."""
 _LOG_TIMES = 3
-"""The log's length per content.  At 2 a round of 300 kB and eight uploads writes 2.0 times what it keeps, at 3 1.6."""
+"""The log's length over the content's.  A round of 300 kB and eight uploads writes 2.0 times its content at 2, and 1.6
+times at 3."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL, digest BLOB);
 CREATE TABLE IF NOT EXISTS start (round INTEGER NOT NULL, model BLOB NOT NULL, method BLOB NOT NULL, digest BLOB);

@@ -145,7 +145,7 @@ class Work:
             return False
         work.begun = True
         try:
-            with np.errstate(all="ignore"):  # a step that diverges is withheld, and said in one line
+            with np.errstate(all="ignore"):  # a step that diverges is withheld, and reported in one line
                 self.pending_request = work.slices.send(reply)
         except StopIteration as stop:
             work.result = stop.value

@@ -110,9 +110,9 @@ def unpack_enrolment_request(secret: str, message: bytes) -> EnrolmentRequest:
         public, request = bytes.fromhex(plain["public"]), str(plain["request"]).encode()
         sealing = bytes.fromhex(plain.get("sealing", ""))
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise RemoteProtocolError("schema", "a request of enrolment that does not read") from None
+        raise RemoteProtocolError("schema", "an enrolment request that cannot be read") from None
     if len(public) != PUBLIC_BYTES or len(sealing) not in (0, PUBLIC_BYTES):
-        raise RemoteProtocolError("schema", "a public key of another length")
+        raise RemoteProtocolError("schema", "a public key of the wrong length")
     return EnrolmentRequest(public, request, sealing)
 
 
@@ -153,7 +153,7 @@ def _opened(secret: str, kind: bytes, message: bytes) -> bytes:
     except ValueError:
         body = None
     if found is None or body is None:
-        raise RemoteProtocolError("schema", "a message of enrolment that does not read")
+        raise RemoteProtocolError("schema", "an enrolment message that cannot be read")
     if not hmac.compare_digest(found[2], _mac(secret, kind, body).encode()):
         raise RemoteProtocolError("signature", "not from the holder of this claim")
     return body

@@ -242,7 +242,7 @@ def fault_of(certificate: bytes, tls_key: bytes, name: str, authority: bytes) ->
     try:
         key = _key_in(tls_key)
     except ValueError:
-        return "is of no use: tls.key beside it is damaged; copy that back from a backup, or enrol again"
+        return "is useless: tls.key beside it is damaged; copy that back from a backup, or enrol again"
     if found.public_key() != key.public_key():
         return "belongs to another key than tls.key beside it; copy the right one back, or enrol again"
     return ""

@@ -56,7 +56,7 @@ def first_prototypes(classes: int, width: int, how: str, rng: np.random.Generato
     found = [make for name, (fits, make) in _WAYS.items() if how in ("auto", name) and fits(classes, width)]
     if not found:
         raise UsageError(
-            f"method.initial: {how} gives no {classes} different directions in {width} features; "
+            f"method.initial: {how} cannot give {classes} different directions in {width} features; "
             'use "auto", or more features: federation.feature_dim'
         )
     return found[0](classes, width, rng)

@@ -261,6 +261,6 @@ def unpack_arrays(state: bytes) -> dict[str, NDArray[Any]]:
             found[name], at = array, at + array.nbytes
     except Exception as error:
         raise StoreError(
-            f"saved model state does not read ({type(error).__name__}): remove FEDERATION.db in the state folder"
+            f"saved model state cannot be read ({type(error).__name__}): remove FEDERATION.db in the state folder"
         ) from error
     return found

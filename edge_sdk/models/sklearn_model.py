@@ -154,7 +154,7 @@ def _linear_rows(last: Any, name: str) -> tuple[Floats, Ints]:
     if not callable(getattr(last, "fit", None)):
         raise ModelError(f"{name}: found {type(last).__name__}: give an estimator of scikit-learn, or a Pipeline")
     if not hasattr(last, "classes_"):
-        raise ModelError(f"{name}: it is not fitted, or no classifier: fit it once, or take edge_sdk.NumpyModel")
+        raise ModelError(f"{name}: it is not fitted, or not a classifier: fit it once, or use edge_sdk.NumpyModel")
     factors = getattr(last, "coef_", None)
     if not isinstance(factors, np.ndarray) or factors.ndim != 2:
         raise ModelError(

@@ -49,7 +49,7 @@ def is_own(group: str, name: str) -> bool:
 def remedy(group: str, name: str) -> str:
     """Return the remedy for a broken entry point."""
     owner = package(points(group)[name][0])
-    return f"install {OWN_PACKAGE} again" if owner == OWN_PACKAGE else f"uninstall {owner} or mend it"
+    return f"install {OWN_PACKAGE} again" if owner == OWN_PACKAGE else f"uninstall {owner} or fix it"
 
 
 @functools.cache

@@ -137,7 +137,7 @@ def read_csv(path: Path, columns: CsvColumns, kind: SampleKind | None, length: i
         sample = cells.pop(columns.series) if columns.series else None
         for column, cell in ((columns.user, user), (columns.series, sample)):
             if cell is not None and not cell.strip():
-                raise UsageError(f"{where}, column {column}: nothing there: leave the row out")
+                raise UsageError(f"{where}, column {column}: the cell is empty: leave the row out")
         found.columns = tuple(cells)
         step = _step(where, cells, columns.text, kind, length)
         if sample is not None and sample == newest:

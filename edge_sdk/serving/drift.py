@@ -66,7 +66,7 @@ class DriftWatch:
             if self._path is not None:
                 replace_durably(self._path, json_with_digest(asdict(first)))
         except OSError as error:
-            self._notify(f"{self._path}: cannot be written ({error.strerror}): drift is seen from the next start on")
+            self._notify(f"{self._path}: cannot be written ({error.strerror}): a restart begins the comparison again")
 
     def _kept(self) -> Sketch | None:
         try:

@@ -61,7 +61,7 @@ class OfferedModels:
         """Take an offer, or answer it.  Raises RemoteProtocolError for one that is older than the last answer."""
         last = self.answer if self.answer is not None and self.answer.run == self._context.run else None
         if last is not None and offer.number < last.number:
-            raise RemoteProtocolError("replayed", f"offer {offer.number} of a model, and {last.number} was answered")
+            raise RemoteProtocolError("replayed", f"offer {offer.number} of a model, but {last.number} was answered")
         if last is not None and offer.number == last.number:
             self._tells = True
         elif self._offer is None or offer.number > self._offer.number:

@@ -47,7 +47,7 @@ def _check_listing(args: argparse.Namespace) -> None:
     """Raise UsageError for what is only about a profile of this machine, where none is measured."""
     for option in ("name", "write", "state", "broker"):
         if getattr(args, option) is not None:
-            raise UsageError(f"--{option}: of no use without --measure, for the profiles are listed; add --measure")
+            raise UsageError(f"--{option}: has no effect without --measure, which makes a profile; add --measure")
 
 
 def _measure(args: argparse.Namespace) -> int:

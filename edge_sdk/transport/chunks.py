@@ -139,7 +139,7 @@ def _chunk(layout: ChunkLayout, index: int, body: memoryview) -> Chunk:
         raise RemoteProtocolError("chunk", f"chunk {index} of a set of {layout.count}")
     begin, end = layout.byte_range(index)
     if len(body) != end - begin:
-        raise RemoteProtocolError("chunk", f"chunk {index} has {len(body)} bytes, its set leaves it {end - begin}")
+        raise RemoteProtocolError("chunk", f"chunk {index} has {len(body)} bytes, expected {end - begin}")
     return Chunk(layout, index, body)
 
 
@@ -349,6 +349,6 @@ class Reassembly:
         self._drop(topic)
         frame = partial.buffer.getvalue()
         if set_id(frame) != partial.layout.set_id:
-            raise RemoteProtocolError("chunk", "a chunk set does not have the digest that it announced: it was dropped")
+            raise RemoteProtocolError("chunk", "a chunk set does not match its digest: it was dropped")
         self._complete[topic] = partial.layout, now_s
         return frame

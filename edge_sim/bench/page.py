@@ -36,15 +36,15 @@ BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 KEY = (
     "Accuracies in per cent, mean ± deviation over the seeds: *accuracy* of the devices' own models on all classes; "
     "*minus local* the difference to the same devices trained alone, paired by seed, in points with its 95 % interval; "
-    "*worst device* the lowest tenth, one at least; *own classes* on the test samples of the classes that a device "
+    "*worst device* the lowest tenth, at least one; *own classes* on the test samples of the classes that a device "
     "holds; *shared net* of the net that all devices share, as it arrives. Bytes of a device in a round. Figures with "
-    "strokes are those of the boards, in their order: seconds of computing, joules drawn with waiting, memory, and the "
+    "slashes are those of the boards, in their order: seconds of computing, joules including waiting, memory, and the "
     "largest share of the board's budget."
 )
 ERROR = (
-    "Seconds and joules follow from the profiles. With the x86 profile, the one that was measured, predicted training "
-    "steps were typically off by a factor of 1.5 and inference passes by 1.9; these boards are scaled from it, and are "
-    "further off ([boards](../reference/boards.md)). Differences between methods on one board suffer least."
+    "Seconds and joules follow from the profiles. With the measured profile, x86, predicted training steps were "
+    "typically off by a factor of 1.5 and inference passes by 1.9; these boards are scaled from it, and are further "
+    "off ([boards](../reference/boards.md)). Differences between methods on one board are affected least."
 )
 
 
@@ -121,7 +121,7 @@ def _alone(found: list[TaskVerdict]) -> str:
 
 
 def _unfinished(bench: Bench) -> list[str]:
-    """Return a line for each task and fleet of which some runs are missing: its order is that of the others."""
+    """Return a line for each task and fleet with missing runs: its order is that of the others."""
     return [
         f"Not finished: {task.name}, {WORDS_OF[group]}: {', '.join(names)}."
         for task in TASKS
@@ -176,9 +176,7 @@ def command(args: argparse.Namespace) -> int:
             sys.stderr.write(f"\ninterrupted; {KEPT.format(out=out)}\n")
             raise
         if all(task.name in bench.missing for task in tasks):
-            raise UsageError(
-                "bench: the data of none of these tasks are there; see the lines above, or --tasks vibration"
-            )
+            raise UsageError("bench: none of these tasks has its data; see the lines above, or use --tasks vibration")
     written = write_tables(bench, args.page)
     show_table(verdict_table(verdicts(bench)), sys.stdout)
     sys.stdout.writelines(f"written: {path}\n" for path in written)

@@ -1,7 +1,7 @@
-"""The devices of a large fleet that have an agent at present: beyond a number, the one idle for longest falls asleep.
+"""The devices of a large fleet that have an agent: beyond a maximum, the one that woke first falls asleep.
 
-A sleeping device keeps its store.  The start of its next round in it, which has the model and its moments, is in memory
-up to a bound, and in a file beyond.
+A sleeping device keeps its store.  The store's start of the next round, with the model and its moments, stays in memory
+up to a bound, and goes to a file beyond it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from edge_sdk.errors import StoreError
 from edge_sim.engines.base import NONE, Untraced, untraced_of
 
 MOST_AWAKE = 500
-"""So many devices keep their agents, or as many as take part in a round if these are more: each takes about a MiB."""
+"""Number of devices that keep their agents, or a round's participants if these are more; an agent takes about a MiB."""
 _FEW = 16
-"""Agents that are there before the first device wakes are never collected, as long as they are not more."""
+"""Up to this number, the agents that exist before the first device wakes are never collected."""
 _TRIES = 4
-"""Devices that are looked at when one wakes; some of them may be at work or switched off."""
+"""Number of devices that may fall asleep when one wakes; some of them may be at work or switched off."""
 
 
 class SleepyDevice(Protocol):
@@ -45,7 +45,7 @@ class AwakeDevices:
     """Devices with an agent, in the order in which they woke."""
 
     def __init__(self, most: int, memory_bytes: int | None = None) -> None:
-        """most: the number that stays awake. memory_bytes: for the others' models, or None without a limit."""
+        """most: the number that stays awake.  memory_bytes: for the others' models, or None without a limit."""
         self._most, self._starts = most, _Starts(memory_bytes)
         self._order: dict[SleepyDevice, None] = {}
         self._first = True
@@ -69,7 +69,7 @@ class AwakeDevices:
         if self._first:
             self._first = False
             if gc.get_freeze_count() and len(self._order) <= _FEW:
-                gc.freeze()  # all have joined: a collection need not look at the dormant ones, which are nearly all
+                gc.freeze()  # all have joined: collections skip the dormant devices, which are nearly all
         self._order.pop(device, None)
         self._order[device] = None
         for oldest in list(islice(self._order, min(_TRIES, max(0, len(self._order) - self._most)))):
@@ -80,10 +80,10 @@ class AwakeDevices:
                 self._uncollected += 1
                 self._starts.keep(oldest)
             else:
-                self._order[oldest] = None  # it is at work: it comes last
+                self._order[oldest] = None  # it is at work: move it to the end
         if self._uncollected >= self._most:
             self._uncollected = 0
-            gc.collect()  # the parts of an agent refer to each other, and models lie outside of the collector's count
+            gc.collect()  # the parts of an agent refer to each other, and the collector does not count models
 
 
 class _Slot(NamedTuple):
@@ -99,7 +99,7 @@ class _Starts:
 
     def __init__(self, memory_bytes: int | None) -> None:
         self._free_bytes = memory_bytes
-        """What memory still takes, or None if all."""
+        """Bytes that memory still takes, or None without a limit."""
         self._slots: dict[SleepyDevice, _Slot] = {}
         self._file: IO[bytes] | None = None
         self._end = 0
@@ -107,7 +107,7 @@ class _Starts:
         """Offsets in the file that are free again, by size."""
 
     def keep(self, device: SleepyDevice) -> None:
-        """Keep the start in the store of a device.  Raises StoreError if the disk does not take it."""
+        """Keep the start in the store of a device.  Raises StoreError if the disk fails."""
         store = device.store
         start = store.round_start()
         if start is None or not isinstance(store, MemoryStore):
@@ -122,7 +122,7 @@ class _Starts:
         store.lay_down(partial(self._read, at, len(start.model), size_bytes, start.round, start.data))
 
     def release(self, device: SleepyDevice) -> None:
-        """Give the place of a device that has woken to others."""
+        """Free the place of a device that has woken."""
         slot = self._slots.pop(device, None)
         if slot is None:
             return
@@ -145,7 +145,7 @@ class _Starts:
             self._file.flush()
         except OSError as error:
             raise StoreError(
-                f"run.memory_bytes: {tempfile.gettempdir()} does not take the models of sleeping devices: "
+                f"run.memory_bytes: {tempfile.gettempdir()} cannot take the models of sleeping devices: "
                 f"{error.strerror or error}; free space there, name another folder in TMPDIR, or raise memory_bytes"
             ) from error
         self._end = max(self._end, at + len(content))

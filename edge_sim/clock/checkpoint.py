@@ -1,6 +1,6 @@
-"""Checkpoints of a simulation in memory, written often, and when Ctrl-C comes.
+"""Checkpoints of a simulation in memory, written often, and on Ctrl-C.
 
-A crash loses about half a minute; in a fleet whose checkpoints take long, about ten times what one takes.
+A crash loses about half a minute, or about ten times the duration of a checkpoint if that is more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from edge_sim.clock.store_parts import STORES, KeptStores, in_memory
 EVERY_S = 30.0
 """Real seconds between two checkpoints, at least."""
 MOST_OF_TIME = 0.1
-"""The part of the time that checkpoints take, at most: those of 100,000 devices took 18 % of it at one each 30 s."""
+"""Maximum share of the time for checkpoints; one each 30 s took 18 % with 100,000 devices."""
 FIRST_S = 3.0
 """Real seconds until the first checkpoint; early, so that a run killed soon after its start can also resume."""
 _STATE = "world.json"
@@ -59,7 +59,7 @@ class Checkpoints:
         """Copy to disk what has changed.
 
         copy_stores: writes the devices' stores into a folder, and takes over those in the folder of the last
-        checkpoint that are as they were.  state: plain values of the simulation.
+        checkpoint that are unchanged.  state: plain values of the simulation.
         """
         begun_s = time.monotonic()
         fresh, old = self._folder.with_name("checkpoint.new"), self._folder.with_name("checkpoint.old")
@@ -134,20 +134,20 @@ def _loaded(folder: Path) -> tuple[Ledger, Mapping[str, Store], dict[str, Any]]:
 
 
 def _stored(path: Path) -> Store:
-    """Return the store in a file of the time when each device had its own."""
+    """Return the store in a file of an older checkpoint, which had one file for each device."""
     with _reading(path), closing(SqliteStore(path)) as disk:
         return in_memory(disk.welcome(), disk.round_start(), disk.finished())
 
 
 def _alike(hardware: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the states of boards in a shorter form: of a large fleet most have done the same so far."""
+    """Return the states of boards in a shorter form: in a large fleet most are in the same state."""
     different: dict[str, int] = {}
     of = {device: different.setdefault(json.dumps(state), len(different)) for device, state in hardware.items()}
     return {"hardware": {_DIFFERENT: [json.loads(each) for each in different], _OF: of}}
 
 
 def _by_device(hardware: dict[str, Any]) -> dict[str, Any]:
-    """Return what `_alike` made shorter; older checkpoints have each board's state."""
+    """Undo `_alike`; older checkpoints have each board's state."""
     if hardware.keys() != {_DIFFERENT, _OF}:
         return hardware
     return {device: hardware[_DIFFERENT][at] for device, at in hardware[_OF].items()}
@@ -178,7 +178,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _is_old(plain: Any) -> bool:
-    """Return whether this is a state from before there were digests."""
+    """Return whether this state is from a version without digests."""
     return isinstance(plain, dict) and {"now_s", "begun_s", "hardware"} <= plain.keys()
 
 

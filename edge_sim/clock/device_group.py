@@ -33,11 +33,11 @@ class SimulatedDevice(SilentDevice, Protocol):
 
     @property
     def dormant(self) -> bool:
-        """Whether it has had no work yet, and so has no participant; asking for it makes one."""
+        """Whether it has had no work yet, and so has no participant; reading `participant` makes one."""
 
     @property
     def sleeps(self) -> bool:
-        """Whether it has no participant, with or without earlier work; asking for it makes one."""
+        """Whether it has no participant, with or without earlier work; reading `participant` makes one."""
 
     @property
     def store(self) -> Store:
@@ -119,7 +119,7 @@ class DeviceGroup:
     def copy_stores(self, folder: Path, last: Path) -> None:
         """Write the stores of the devices that have had work into a folder of a checkpoint.
 
-        last: the folder of the last one, from which what has not changed is taken over.
+        last: the folder of the last checkpoint, whose unchanged files are taken over.
         """
         self._parts.save(folder, last, {each.device.kit.id: each.store for each in self._awake()})
 

@@ -1,9 +1,9 @@
 """A device without work: it says hello, is welcomed and waits, without an agent, a model or samples ready.
 
-In a large fleet most devices are in this state most of the time.  What such a device sends follows from what an awake
-device of its kind sends, because two of a kind differ only in their names and their numbers of samples.  Where anything
-comes that needs more, the device wakes: an agent is built and takes the same events again while its transport is muted.
-It then has the state, to the bit, of a device that was awake from the start.
+In a large fleet most devices are in this state most of the time.  Their messages follow from those of an awake device
+of their kind, because two of a kind differ only in their names and their numbers of samples.  If an event needs more,
+the device wakes: an agent is built and takes the same events again while its transport is muted.  Its state is then bit
+for bit that of a device that was awake from the start.
 
 A device that has had work falls asleep between two rounds: its store and its session are then all that it needs.  In a
 resumed run such a device begins asleep: it joins again with the session that its store gives.
@@ -51,13 +51,13 @@ from edge_sim.fleet.fleet import Device, Kit
 
 _FIRST = SessionState()
 EXAMPLES = 2
-"""Awake devices of a kind that show what the others of it send."""
+"""Awake devices of each kind; their messages determine those of the others."""
 BOOT_EPOCH = 1
 """A dormant device is in its first start, which is also the first one after a checkpoint."""
 
 
 class AwakeDevice(Protocol):
-    """The interface of a device that shows what others of its kind send."""
+    """The interface of a device whose messages determine those of others of its kind."""
 
     device: Device
 
@@ -75,7 +75,7 @@ class DormantKinds:
     def __init__(self) -> None:
         self._awake: dict[_Kind, list[AwakeDevice]] = {}
         self._alike: dict[_Kind, bool] = {}
-        """Whether the examples of a kind send the same but for names and numbers of samples."""
+        """Whether the examples of a kind send the same, except for names and numbers of samples."""
         self._said: dict[_Kind, KindsWords] = {}
 
     def add(self, device: AwakeDevice) -> None:
@@ -85,11 +85,11 @@ class DormantKinds:
             awake.append(device)
 
     def is_example(self, device: AwakeDevice) -> bool:
-        """Whether this device shows what others of its kind send, so that it must not sleep."""
+        """Whether this device is an example of its kind, so that it must not sleep."""
         return device in self._awake.get(_kind(device.device) or (), ())
 
     def words(self, device: Device) -> KindsWords | None:
-        """Return what a device of this kind says, or None if this device must be awake from the start."""
+        """Return the messages of this device's kind, or None if the device must be awake from the start."""
         kind = _kind(device)
         awake = self._awake.get(kind, []) if kind is not None else []
         if kind is None or len(awake) < EXAMPLES:
@@ -114,7 +114,7 @@ class KindsWords:
         self._discloses = context.bench.discloses_classes
         self._frames = codec.Circular(self._hello, own=_OWN)
         self._believed: Welcome | None = None
-        """The last Welcome that equals the example's but for device, number and epoch."""
+        """The last Welcome that equals the example's, except for device, number and epoch."""
 
     def hello(self, device: Device) -> Hello:
         """Return a device's Hello: its example's, with its own name and numbers of samples."""
@@ -133,7 +133,7 @@ class KindsWords:
         return self._frames.told(self.hello(device), stamp, _OWN)
 
     def believed(self, welcome: Welcome) -> Welcome | None:
-        """Return the Welcome by which the example has joined, without more to do, if this one is like it."""
+        """Return the Welcome by which the example joined with nothing else to do, if this one is equal to it."""
         context = self._example.participant.context
         joined, phase = context.membership, context.session.phase
         if joined is None or phase in (SessionPhase.JOINING, SessionPhase.FETCHING, SessionPhase.REFUSED):
@@ -148,7 +148,7 @@ class KindsWords:
 
 
 def _kind(device: Device) -> _Kind | None:
-    """Return what two devices of a kind have in common, or None where a device is of no kind.
+    """Return the properties that devices of a kind share, or None if this device belongs to no kind.
 
     The user's own models may differ from device to device, and a privacy budget counts what a device releases.
     """
@@ -171,20 +171,20 @@ _OWN = ("samples", "class_counts", "test_samples")
 
 
 class Happened(NamedTuple):
-    """An event that a dormant device has taken, or None for the passing of time, and when (s, by its own clock)."""
+    """An event that a dormant device has taken, or None for the passing of time, and its time by the device's clock."""
 
     event: TransportEvent | None
     now_s: float
 
 
 class WelcomeCame(NamedTuple):
-    """A Welcome that a dormant device has taken: it says what its example's says, but for device, number and epoch."""
+    """A Welcome that a dormant device has taken: equal to its example's, except for device, number and epoch."""
 
     like: Welcome
     number: int
     epoch: int
     sequence: int
-    """Of its stamp."""
+    """The sequence number of its stamp."""
     now_s: float
 
 
@@ -198,14 +198,14 @@ class KeptAsleep(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """What a device of a resumed run begins with, which had had work and rested at the checkpoint."""
+    """The state in which a device of a resumed run begins, if it had had work and rested at the checkpoint."""
 
     store: MemoryStore
     session: SessionState
 
 
 def resumed_at_rest(store: Store) -> Resumed | None:
-    """Return what a device of a resumed run begins with, or None if it was at work at the checkpoint.
+    """Return the state in which a device of a resumed run begins, or None if it was at work at the checkpoint.
 
     The session is that of `Joining.restored_session`, before the closing exchange.
     """
@@ -264,7 +264,7 @@ class Dormant:
         self._device, self._words, self._transport = device, words, transport
         self._happened: tuple[Happened | WelcomeCame, ...] = ()
         self._uplink: Uplink | None = None
-        """That of a device that has had work; others make one for each message."""
+        """The uplink of a device that has had work; others make one for each message."""
         self._sent = 0
         """The number of frames sent without it."""
         self.left: KeptAsleep | None = None
@@ -302,7 +302,7 @@ class Dormant:
         return session_due_s(self.session)
 
     def tick(self, now_s: float) -> None:
-        """Do what is due now: a Hello that had no answer is sent again."""
+        """Send an unanswered Hello again, if that is due."""
         due_s = self.next_due_s()
         if due_s is not None and now_s >= due_s:
             self._feed(SessionTick(now_s), Happened(None, now_s))
@@ -327,7 +327,7 @@ class Dormant:
         return True
 
     def _welcomed(self, event: Incoming, welcome: Welcome, stamp: Stamp, now_s: float) -> bool:
-        """Take a Welcome for this device by which its example has joined without more to do."""
+        """Take a Welcome for this device, if its example joined by an equal one with nothing else to do."""
         if self.session.phase is not SessionPhase.JOINING and welcome.run != self.session.run:
             return False
         like = self._words.believed(welcome) if welcome.device == self._device.kit.id else None
@@ -339,7 +339,7 @@ class Dormant:
         return True
 
     def _seen(self, message: Message, now_s: float) -> CoordinatorSeen | None:
-        """Return what a message means for the session, or None if an agent has to read it."""
+        """Return the session's event for a message, or None if an agent has to read it."""
         if not isinstance(message, CoordinatorStatus) or message.federation != self._words.federation:
             return None
         over, joining = message.state in ("finished", "failed"), self.session.phase is SessionPhase.JOINING
@@ -349,7 +349,7 @@ class Dormant:
         return CoordinatorSeen(message.epoch, over, reason, now_s, message.run or b"", message.greet)
 
     def happened(self) -> Iterator[Happened]:
-        """Yield all that came so far, for the agent."""
+        """Yield all events so far, for the agent."""
         for each in self._happened:
             yield each if isinstance(each, Happened) else Happened(self._welcome(each), each.now_s)
 
@@ -358,12 +358,12 @@ class Dormant:
         return topics.down(self._words.federation, self._transport.client_id, "join")
 
     def _welcome(self, came: WelcomeCame) -> Incoming:
-        """Return a Welcome as it came."""
+        """Return a Welcome as it arrived."""
         message = replace(came.like, device=self._transport.client_id, number=came.number, epoch=came.epoch)
         return Incoming(self._welcome_topic, codec.encode(message, Stamp(came.epoch, came.sequence)))
 
     def agrees_with(self, participant: Participant) -> bool:
-        """Whether a participant that has taken the same events is where this device is, and says the same."""
+        """Whether a participant that has taken the same events has the same session and sends the same Hello."""
         return participant.context.session == self.session and hello(participant.context) == self._words.hello(
             self._device
         )
@@ -376,7 +376,7 @@ class Dormant:
                 self._say(lambda uplink: uplink.tell(partial(self._words.frame, self._device)))
 
     def _say(self, said: Callable[[Uplink], None]) -> None:
-        """Send a message; a device that has had no work keeps only the number of its frames for that."""
+        """Send a message; a device that has had no work keeps only the number of its frames."""
         if self._uplink is not None:
             said(self._uplink)
             return
@@ -388,7 +388,7 @@ class Dormant:
 
 @lru_cache(maxsize=256)
 def _advanced(state: SessionState, event: SessionEvent) -> SessionTransition:
-    """Return what `advance_session` does; many devices are at one place, and share the state that follows."""
+    """Return the result of `advance_session`; many devices are in one state, and share the next one."""
     return advance_session(state, event)
 
 
@@ -399,7 +399,7 @@ def _happened(event: TransportEvent, now_s: float) -> Happened:
 
 
 def _envelope(frame: bytes) -> Envelope | None:
-    """Return what a frame says, or None if it says nothing."""
+    """Return the message in a frame, or None if it cannot be decoded."""
     return cast("Envelope", frame.envelope) if isinstance(frame, ToldFrame) else _decoded(frame)
 
 

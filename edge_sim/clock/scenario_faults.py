@@ -22,7 +22,7 @@ from edge_sim.fleet.fleet import Device
 from edge_sim.fleet.hardware import Hardware
 
 _POWER_CUTS, _DEFECT, _EXCHANGE = 21, 22, 23
-"""Purposes of a device's random numbers; each follows the federation's seed in its generator's seed."""
+"""Purposes of a device's random numbers; a generator's seed is the federation's seed, followed by one of these."""
 _EMPTY = 1e-6
 """A battery whose charge is at most this share of its capacity counts as empty."""
 

@@ -16,10 +16,10 @@ from edge_sim.clock.scenario_faults import SwitchableDevice
 
 _WHY_OFF: Mapping[str, str] = {
     "hours": "these are not its hours",
-    "drop-out": "its power went while it computed",
+    "drop-out": "its power failed while it computed",
     "power cut": "its power was cut",
     "battery": "its battery is empty",
-    "broken": "it broke for good",
+    "broken": "it is broken",
 }
 _POWER_CUT = _WHY_OFF["power cut"]
 

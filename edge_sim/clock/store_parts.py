@@ -1,8 +1,8 @@
 """The stores of a checkpoint's devices, in parts: each checkpoint writes one file with what changed since the last one.
 
-Of a device that stands in several parts, the newest one counts.  A part of which at most half still counts is left
-out, and what counted of it is written again.  So the parts take at most about twice what the stores take, and what is
-written in all is at most about twice what changed.
+If several parts hold a device, the newest one counts.  A part of which at most half still counts is dropped, and its
+valid half is written again.  So the parts take at most about twice the size of the stores, and all writing is at most
+about twice the size of the changes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from edge_sdk.durable import as_store_error, open_database, transaction
 from edge_sdk.protocol.frames.frame_parts import FrameParts
 
 STORES = ".stores"
-"""The end of a part's name; before it stand the first device's number of the process that wrote it, and its place."""
+"""The end of a part's name.  It follows the number of the writing process's first device, and the part's place."""
 MOST_PARTS = 64
-"""With more of them, those with fewest devices that count are joined."""
+"""Maximum number of parts; beyond it, those with the fewest devices that count are joined."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS device (name TEXT PRIMARY KEY, welcome BLOB NOT NULL, digest BLOB);
 CREATE TABLE IF NOT EXISTS start (
@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS told (
     device TEXT NOT NULL, round INTEGER NOT NULL, exchange INTEGER NOT NULL, knowledge INTEGER NOT NULL,
     at INTEGER NOT NULL, digest BLOB, PRIMARY KEY (device, round, exchange));
 """
-"""knowledge: parts that Assigns of many devices share; told: into which Assign each goes, and at which byte."""
+"""knowledge: parts that Assigns of many devices share; told: the Assign to which each belongs, and its byte offset."""
 
 
 class _Kept(NamedTuple):
@@ -58,14 +58,14 @@ class StoreParts:
         self._process = process
         self._kept = {device: _Kept(part, 0) for device, part in kept.items()}
         self._rows = Counter(kept.values())
-        """The number of devices in each part, of which some are in newer ones, too."""
+        """The number of devices in each part; some of them are in newer parts, too."""
         self._place = max((place_of(part) for part in self._rows), default=0)
 
     def save(self, folder: Path, last: Path, stores: Mapping[str, Store]) -> None:
         """Write into a folder the parts of a checkpoint.
 
         last: the folder of the last checkpoint, from which parts are taken over.  stores: of all devices that have had
-        work, by id.  Raises StoreError, OSError; the next call then writes what this one was to write.
+        work, by id.  Raises StoreError, OSError; the next call then writes the same changes.
         """
         stay = {part for part in self._rows if (last / part).exists()}
         fresh = {device for device, store in stores.items() if not self._is_kept(device, store, stay)}
@@ -99,7 +99,7 @@ def _changes(store: Store) -> int:
 
 
 def _take_over(source: Path, target: Path) -> None:
-    """Give a file a second name; copy it where the file system knows no second names.  Parts are never changed."""
+    """Hard-link a file, or copy it if the file system has no hard links.  Parts are never changed."""
     try:
         target.hardlink_to(source)
     except OSError:
@@ -118,7 +118,7 @@ def save_stores(path: Path, stores: Iterable[tuple[str, Store]]) -> None:
     """Write the stores of many devices into one new file, by id, in one transaction.  Raises StoreError."""
     with closing(open_database(path, _SCHEMA)) as db:
         with as_store_error(path):
-            db.execute("PRAGMA journal_mode=DELETE")  # a log would take each new page a second time
+            db.execute("PRAGMA journal_mode=DELETE")  # a log would write each new page twice
         shared: dict[int, tuple[int, bytes]] = {}
         with transaction(db, path):
             for device, store in stores:
@@ -197,7 +197,7 @@ class KeptStores(Mapping[str, Store]):
 
 
 def in_memory(welcome: bytes | None, start: RoundStart | None, finished: Iterable[FinishedExchange]) -> MemoryStore:
-    """Return a store with these contents, as nothing has changed yet."""
+    """Return a store with these contents, which counts as unchanged."""
     store = MemoryStore()
     if welcome is not None:
         store.save_welcome(welcome)

@@ -39,13 +39,13 @@ class Surroundings:
     queue: ComputationQueue
     federation: str = field(kw_only=True)
     caches: Path | None = field(default=None, kw_only=True)
-    """A folder in which each device keeps the public set that it fetches, or None if it has it from the start."""
+    """A folder in which each device keeps the public set that it fetches, or None if all have it from the start."""
     secured: Path | None = field(default=None, kw_only=True)
     """A folder with a folder of keys for each device, or None for unsigned frames."""
     common: CommonKnowledge | None = field(default=None, kw_only=True)
     """Knowledge shared within this process."""
     kinds: DormantKinds | None = field(default=None, kw_only=True)
-    """Which devices may be dormant, or None if none may."""
+    """The kinds of devices that may be dormant, or None if all must be awake."""
     awake: AwakeDevices | None = field(default=None, kw_only=True)
     """Puts devices to sleep again."""
 
@@ -279,7 +279,7 @@ class VirtualDevice:
             self._compute()
 
     def _stayed_dormant(self, dormant: Dormant, now_s: float) -> bool:
-        """Take what is there; returns False, with the device awake, once something needs an agent."""
+        """Take all waiting messages; returns False, with the device awake, once one of them needs an agent."""
         while (event := self._transport.poll(0.0)) is not None:
             if not dormant.handle(event, now_s):
                 self.participant.handle(event, now_s)

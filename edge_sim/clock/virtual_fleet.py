@@ -80,9 +80,9 @@ class VirtualFleet:
         state: what `to_json` returned, for a resumed run.  new_server: makes the coordinator, such as one that writes
         a trace.  engine: default: ExactEngine.  wrap_method: decides where uploads are added up.
 
-        dormant_from: the number of devices from which on those without work have no agent in memory.  most_awake: of
-        those that have had work, so many keep their agents.  memory_bytes: for the models of the others; beyond, they
-        lie on disk.
+        dormant_from: the fleet size from which devices without work have no agent in memory.  most_awake: the number
+        of devices with earlier work that keep their agents.  memory_bytes: for the models of the others, which are on
+        disk beyond it.
         """
         policy = fleet.federation.policy
         state = state or {"now_s": 0.0, "begun_s": None, "hardware": {}}

@@ -11,10 +11,10 @@ class Wakeable(Protocol):
     """A participant, as its waker sees it."""
 
     def act(self) -> None:
-        """Take the messages that are there, and do what is due."""
+        """Take all waiting messages, and do what is due."""
 
     def next_due_s(self) -> float | None:
-        """Return when there is next something to do without a message, in virtual seconds, or None."""
+        """Return the virtual time in seconds of the next task that needs no message, or None."""
 
 
 class Waker:
@@ -39,7 +39,7 @@ class Waker:
             self._clock.at(self._clock.now_s, self._run)
 
     def look(self) -> None:
-        """Set the alarm for the next deadline; no message needs a call."""
+        """Set the alarm for the next deadline, without a call."""
         if not self._soon and not self._stopped:
             self._set_alarm()
 

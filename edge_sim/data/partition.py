@@ -92,7 +92,7 @@ def check_before_data(config: Config) -> None:
         )
     if table.kind == "user":
         raise UsageError(
-            f'{where}.kind: "user" needs a data set that says who recorded what, {config.data.source} does not'
+            f'{where}.kind: "user" needs a data set that names who recorded each sample, {config.data.source} does not'
         )
 
 

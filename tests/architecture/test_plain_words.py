@@ -1,7 +1,7 @@
 """Habits of wording that need two readings stay out of docstrings, comments, messages and pages.
 
 Each pattern names a better form.  Quotes of papers and of other programs may need a word: give such a line an exception.
-Results and decisions are history, and are left out.
+Of the results, quoted output is left out: it is as it was recorded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("edge_sdk", "coordinator", "edge_sim")
-HISTORY = ("docs/results/", "docs/adr/")
+RESULTS = "docs/results/"
 
 HABITS = {
     r"; (?:None|none|empty): ": "or None if, or empty without",
@@ -38,7 +38,7 @@ HABITS = {
 
 @functools.cache
 def texts() -> tuple[tuple[str, str], ...]:
-    """Return (place, words) of every docstring, message and comment of the packages, and of every line of a page."""
+    """Return (place, words) of every docstring, message and comment of the packages, and of the lines of every page."""
     return (*_of_sources(), *_of_pages())
 
 
@@ -61,9 +61,10 @@ def _of_pages() -> Iterator[tuple[str, str]]:
         ROOT / "examples" / "README.md",
         *sorted((ROOT / "examples").glob("*/README.md")),  # no deeper: npm puts packages of others there
     ):
-        name = path.relative_to(ROOT).as_posix()
-        if not name.startswith(HISTORY):
-            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        name, quoted = path.relative_to(ROOT).as_posix(), False
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            quoted ^= line.lstrip().startswith("```")
+            if not (quoted and name.startswith(RESULTS)):
                 yield f"{name}:{number}", line
 
 

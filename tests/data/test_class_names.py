@@ -86,7 +86,7 @@ def test_the_federation_may_give_the_order_or_the_names():
     assert found.devices[0].class_counts == numbered.devices[0].class_counts
     with pytest.raises(UsageError, match=r"federation\.class_names: lacks 'pig', a class of"):
         run(NAMES[Y], {"class_names": ["cat", "cow"]})
-    with pytest.raises(UsageError, match=r"federation\.class_names: 'a' stands there twice"):
+    with pytest.raises(UsageError, match=r"federation\.class_names: 'a' appears twice"):
         run(Y, {"class_names": ["a", "b", "a"]})
     with pytest.raises(UsageError, match=r"class_names: 2 names, but y_train of data has label 2"):
         run(Y, {"class_names": ["a", "b"]})

@@ -59,7 +59,7 @@ def test_ids_stay_whole_numbers_up_to_the_largest() -> None:
         (np.array([[1, 0], [1, 1]], bool), TOKENS, "found True and False, expected ids"),
         (np.ones((2, 2), np.float16), TOKENS | {"vocabulary": 5000}, "found float16, which rounds ids above 2,048"),
         ({"input_ids": IDS}, TOKENS, r'found a dict, .* x=found\["input_ids"\]'),
-        (np.zeros((2, 4, 0)), {"kind": "series"}, r"samples of shape \(4, 0\) hold nothing"),
+        (np.zeros((2, 4, 0)), {"kind": "series"}, r"samples of shape \(4, 0\) are empty"),
         (np.full((2, 3, 2), np.nan), {"kind": "series"}, r"the first of them 0, at \[0, 0\]"),
         ([np.ones((2, 3)), np.ones((4, 3))], {}, r'sample 1 has the shape \(4, 3\), .*kind="ragged-series"'),
     ],
@@ -170,7 +170,7 @@ def test_own_samples_and_a_test_of_other_lengths_are_padded_to_what_the_model_ta
     assert bench.test[0, 0, :, 1].tolist() == [1, 1, 1, 0, 0, 0]
     padded = edge_sdk.Samples(np.ones((1, 9, 2)), [1], **RAGGED, lengths=[5])  # longer by padding alone
     assert Workbench(model, edge_sdk.LocalData(train=padded)).samples.shape == (1, 1, 6, 2)
-    with pytest.raises(UsageError, match="sample 1 has 7 steps, 6 are taken: cut it, or give more room in the model"):
+    with pytest.raises(UsageError, match="sample 1 has 7 steps, 6 fit: cut it, or give more room in the model"):
         Workbench(
             model, edge_sdk.LocalData(train=edge_sdk.Samples([np.ones((1, 2)), np.ones((7, 2))], Y[:2], **RAGGED))
         )
@@ -180,7 +180,7 @@ def test_a_store_pads_to_the_length_that_was_declared() -> None:
     with edge_sdk.SampleStore(None, classes=2, split=(1, 0, 0), shape=(5, 2), dtype="float32", **RAGGED) as store:
         store.observe(np.ones((3, 2), np.float32), 0)
         assert store.take_snapshot().data.train.x[0, :, 0].tolist() == [1, 1, 1, 0, 0]
-        with pytest.raises(UsageError, match=r"the store: sample 0 has 6 steps, 5 are taken: .* the store's shape="):
+        with pytest.raises(UsageError, match=r"the store: sample 0 has 6 steps, 5 fit: .* the store's shape="):
             store.observe(np.ones((6, 2), np.float32), 0)
     with edge_sdk.SampleStore(None, classes=2, split=(1, 0, 0), **TOKENS) as store:  # the first text is the longest
         store.observe([7, 8, 9], 0)

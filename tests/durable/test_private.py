@@ -126,4 +126,4 @@ def test_a_device_tells_of_open_state_when_it_starts(tmp_path):
     said: list[str] = []
     StatePlaces(tmp_path, "lab", "device-1").opener(quarantine=False, tell=said.append)().close()
     path = tmp_path / "lab.db"
-    assert said == [f"{path}: other users of this machine may read it; mend it with: chmod -R go= {path}"]
+    assert said == [f"{path}: other users of this machine may read it; repair this with: chmod -R go= {path}"]

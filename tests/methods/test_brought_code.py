@@ -15,7 +15,7 @@ HERE = ("test_brought_code:make",)
 
 def test_what_the_module_of_a_net_raises_is_a_model_error() -> None:
     said = (
-        r"^model test_brought_code:make in round 3: KeyError: 'a name' \(test_brought_code\.py:\d+\); mend the net; .*"
+        r"^model test_brought_code:make in round 3: KeyError: 'a name' \(test_brought_code\.py:\d+\); fix the net; .*"
     )
     with pytest.raises(ModelError, match=said) as found, as_model_error(HERE, " in round 3"):
         raise KeyError("a name")

@@ -85,9 +85,9 @@ def test_numbers_are_those_of_onnx_runtime(use: str) -> None:
     ("operator", "inputs", "outputs", "attributes", "line"),
     [
         ("ScatterND", [floats(4, 3), whole(1, 1)[:, None], floats(2, 3)], 1, {"reduction": "max"}, "ScatterND by max"),
-        ("ConvTranspose", [X, floats(3, 4, 3, 3)], 1, {"auto_pad": "SAME_UPPER", "strides": [2, 3]}, "to a size that"),
-        ("BatchNormalization", [X, *[floats(3) ** 2] * 4], 3, {"training_mode": 1}, "by the statistics of a batch"),
-        ("MaxPool", [X], 2, {"kernel_shape": [2, 2], "storage_order": 1}, "places of a MaxPool by columns"),
+        ("ConvTranspose", [X, floats(3, 4, 3, 3)], 1, {"auto_pad": "SAME_UPPER", "strides": [2, 3]}, "to a given size"),
+        ("BatchNormalization", [X, *[floats(3) ** 2] * 4], 3, {"training_mode": 1}, "with the statistics of a batch"),
+        ("MaxPool", [X], 2, {"kernel_shape": [2, 2], "storage_order": 1}, "the indices of a MaxPool in column order"),
         ("LayerNormalization", [X, floats(8), floats(8)], 3, {}, "the further output 'o1' of LayerNormalization"),
     ],
 )

@@ -260,7 +260,10 @@ def test_outputs_that_are_several_in_training_alone_are_told_in_one_line() -> No
             out = super().forward(x)
             return (out, out) if self.training else out
 
-    with pytest.raises(ModelError, match="'mine' gives a tuple in training, a tensor else: let it give logits alone"):
+    with pytest.raises(
+        ModelError,
+        match="'mine' gives a tuple in training, else a tensor: let it always give the logits alone",
+    ):
         wrap(Auxiliary(lambda out: out)).fit(replace(batches(1), stochastic=True), (CrossEntropy(),), SLOW)
 
 

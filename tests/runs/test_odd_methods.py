@@ -22,13 +22,13 @@ SAID = {
     "begin": r"method odd: begin\(\) gave dict, expected a @wire dataclass",
     "begin raises": r".*: method odd: begin\(\) failed with KeyError: 'in begin' at odd_methods\.py:\d+",
     "down": r".*down\(\) or down_to\(\) gave NoneType, expected a dict of payloads by role",
-    "train raises": r"method odd \(odd_methods:Odd\): KeyError: 'in train' \(odd_methods\.py:\d+\); mend the method; .*",
+    "train raises": r"method odd \(odd_methods:Odd\): KeyError: 'in train' \(odd_methods\.py:\d+\); fix the method; .*",
     "value": r"loss term 'odd': value\(\) gave ndarray, expected one number",
     "slope": r"loss term 'odd': slope\(\) gave NoneType, expected an array \(8, 4\)",
     "share": r"the run failed: the quorum of 3 cannot be reached: .*device-0.*",
     "payload": r"the run failed: the quorum of 3 cannot be reached: .*device-0.*",
     "reduce": r"the run failed: method odd: reduce\(\) gave NoneType, expected OddState, as from begin\(\)",
-    "reduce raises": r"method odd \(odd_methods:Odd\): KeyError: 'in reduce' \(odd_methods\.py:\d+\); mend the method; .*",
+    "reduce raises": r"method odd \(odd_methods:Odd\): KeyError: 'in reduce' \(odd_methods\.py:\d+\); fix the method; .*",
 }
 
 

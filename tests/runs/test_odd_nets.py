@@ -81,7 +81,7 @@ def test_a_net_that_raises_ends_the_run_with_one_line_that_names_it(
     assert cli.main(["simulate", str(file), "--out", str(tmp_path / "run")]) == ModelError.exit_code
     said = capsys.readouterr().err
     assert re.fullmatch(
-        rf"edge-sdk: model odd_nets:{net} in round 1: {SAID[net]}; mend the net; .* shows the traceback",
+        rf"edge-sdk: model odd_nets:{net} in round 1: {SAID[net]}; fix the net; .* shows the traceback",
         said.splitlines()[-1],
     )
     assert "Traceback" not in said

@@ -224,9 +224,9 @@ def test_report_shows_a_comparison_again(config, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("compare.json", "{", "compare.json: does not read"),
+        ("compare.json", "{", "compare.json: cannot be read"),
         ("compare.json", '{"version": 9, "methods": [], "baseline": "x"}', "version 9"),
-        ("sweep.json", "{}", "sweep.json: does not read"),
+        ("sweep.json", "{}", "sweep.json: cannot be read"),
     ],
 )
 def test_report_of_what_cannot_be_shown_is_one_line(tmp_path, capsys, name, text, message):

@@ -105,7 +105,7 @@ def forged(*fields: int, body: bytes = b"", kind: int = 1) -> bytes:
         (forged(2 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES, 2, body=bytes(5)), "chunk 2 of a set of 2"),
         (
             forged(2 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES, 0, body=bytes(5)),
-            "chunk 0 has 5 bytes, its set leaves it 16384",
+            "chunk 0 has 5 bytes, expected 16384",
         ),
         (forged(2 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES, 3, kind=2), "a want of 3 ranges in 0 bytes"),
         (forged(2 * MIN_CHUNK_BYTES, MIN_CHUNK_BYTES, 1, kind=2, body=struct.pack("<II", 1, 2)), "a want beyond the 2"),

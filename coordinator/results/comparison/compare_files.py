@@ -161,7 +161,7 @@ def is_sweep(folder: Path) -> bool:
 
 
 def read_comparison(folder: Path) -> Comparison:
-    """Read a comparison and its runs back from its folder.  Raises UsageError where one of the files does not read."""
+    """Read a comparison and its runs back from its folder.  Raises UsageError if one of the files cannot be read."""
     path = folder / COMPARISON
     with _readable(path, "compare"):
         return _comparison_in(text_files.read_json(path), folder, path)
@@ -187,7 +187,7 @@ class SweptCondition(NamedTuple):
 
 
 def read_sweep(folder: Path) -> tuple[dict[str, Any], tuple[SweptCondition, ...]]:
-    """Read sweep.json and all runs of a sweep back from its folder.  Raises UsageError where one does not read."""
+    """Read sweep.json and all runs of a sweep back from its folder.  Raises UsageError if one cannot be read."""
     path = folder / SWEEP
     with _readable(path, "sweep"):
         whole = text_files.read_json(path)
@@ -211,7 +211,7 @@ def read_sweep(folder: Path) -> tuple[dict[str, Any], tuple[SweptCondition, ...]
 
 
 def _readable(path: Path, command: str) -> AbstractContextManager[None]:
-    """Turn what a file that does not read raises into a UsageError; command: what writes it."""
+    """Turn the error of an unreadable file into a UsageError; command: writes such a file."""
     return text_files.reading(path, f"restore a copy, or run edge-sdk {command} again")
 
 

@@ -150,7 +150,7 @@ def _write(found: Found, path: Path, *, silent: bool, draws: bool) -> None:
 
 
 def _settings(folder: Path) -> str:
-    """The resolved TOML of a run, or empty without one in its folder.  Raises UsageError if it does not read."""
+    """The resolved TOML of a run, or empty without one in its folder.  Raises UsageError if it cannot be read."""
     path = folder / SETTINGS
     with reading(path, "restore a copy, or remove it"):
         return read_text(path) if path.exists() else ""

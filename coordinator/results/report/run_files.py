@@ -95,7 +95,7 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
     """The Result that write_run stored.
 
     Its standalone history has accuracies only; the other figures stand in the run directory `standalone/`.
-    Raises UsageError, in one line, if this is not a run directory, or if one of its files is missing or does not read.
+    Raises UsageError, in one line, if this is not a run directory, or if one of its files is missing or unreadable.
     """
     folder = Path(directory)
     whole = _read_summary(folder / "summary.json")
@@ -121,7 +121,7 @@ def insight_bytes(insight: Insight) -> bytes:
 
 
 def read_insight(folder: Path) -> Insight | None:
-    """The insight in a run directory, or None without one.  Raises UsageError if the file does not read."""
+    """The insight in a run directory, or None without one.  Raises UsageError if the file cannot be read."""
     path = folder / INSIGHT
     if not path.exists():
         return None
@@ -234,7 +234,7 @@ def _read_text(path: Path) -> str:
             f"{path.parent}: not a run directory, it has no {path.name}; give the folder of --out"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: does not read ({text_files.reading_fault(error)}); {_remedy(path)}") from None
+        raise UsageError(f"{path}: cannot be read ({text_files.reading_fault(error)}); {_remedy(path)}") from None
     if not text:
         raise UsageError(f"{path}: is empty; {_remedy(path)}")
     return text

@@ -37,7 +37,7 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
-        raise UsageError(f"{path}: does not read ({reading_fault(error)}); {remedy}") from None
+        raise UsageError(f"{path}: cannot be read ({reading_fault(error)}); {remedy}") from None
 
 
 def read_text(path: Path) -> str:

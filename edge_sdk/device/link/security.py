@@ -96,7 +96,7 @@ class SeenStarts:
         """The newest start so far, or 0 before the first."""
 
     def check(self, start: int) -> None:
-        """Record a start before anything of it is used; durable on return.
+        """Record a start before any of its frames is used; durable on return.
 
         Raises RemoteProtocolError if a later one was seen, StoreError if the disk fails.
         """

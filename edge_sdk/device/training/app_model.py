@@ -17,9 +17,9 @@ from edge_sdk.device.training.workbench import Workbench, slices
 from edge_sdk.errors import StoreError, UsageError
 
 OnNewModel: TypeAlias = Literal["better", "adopt", "keep", "error"]
-"""Take the better of both, the app's model, or the learnt state; or raise an error."""
+"""Which to use: the better one, the app's model (`adopt`) or the learnt state (`keep`); or raise an error."""
 Wish: TypeAlias = OnNewModel | Literal["rollout"]
-"""The same, or that the model was rolled out: then it counts."""
+"""Also `rollout`: the model was rolled out, and is used."""
 _DIGEST_BYTES = 32
 
 
@@ -56,7 +56,7 @@ def origin_of(bench: Workbench) -> ModelOrigin:
     for each in (bench, bench.proxy):
         if each is not None:
             preprocess = each.model.spec.preprocess
-            weights.update(f"{preprocess!r}{preprocess.declared or ''}".encode())  # as before where none is declared
+            weights.update(f"{preprocess!r}{preprocess.declared or ''}".encode())  # unchanged where none is declared
             frozen.update(each.model.frozen_digest() if isinstance(each.model, FrozenPart) else b"-")
     return ModelOrigin(frozen.digest(), weights.digest())
 

@@ -37,8 +37,8 @@ _ROUNDING = 1e-9
 """The share by which the sum of squares may exceed the budget, which allows for floating-point rounding."""
 _MARK_BYTES = 16
 _WAIT_S = 60.0
-"""How long to wait for other federations that use the file, each for a moment."""
-_HELD = "another process holds this budget ledger, which its federations share, each for a moment: try again"
+"""Maximum wait for other federations, each of which uses the file for a moment."""
+_HELD = "another process is using this budget ledger: try again in a moment"
 _PUT_BACK = "put the newest ledger back in its place; without it the spent budget is unknown, so stop releasing"
 _CONTENTS = Contents(
     "what was released of this device's data", f"{_PUT_BACK}: an empty ledger would count nothing as spent"

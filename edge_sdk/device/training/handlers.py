@@ -43,7 +43,7 @@ from edge_sdk.protocol.sample_knowledge import VERSION_BYTES, SampleCodes
 
 _T = TypeVar("_T")
 _CODES = 0x636F6465
-"""Separates the draw of the projection of samples from other draws of a federation."""
+"""Gives the projection of samples random numbers of its own in a federation."""
 PROXY = requests.Request(of="proxy")
 """A request about the proxy, to find its workbench."""
 Serving: TypeAlias = Generator[None, None, _T]
@@ -205,7 +205,7 @@ def serve_own_logits(bench: Workbench, _request: requests.OwnLogits, _job: Job) 
 
 
 _WORDS = 4096
-"""The most buckets in which the tokens of a text are counted for its code."""
+"""Maximum number of buckets in which the tokens of a text are counted for its code."""
 
 
 @serves(requests.EncodeSamples)

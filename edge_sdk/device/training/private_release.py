@@ -1,7 +1,7 @@
 """A device's private release: sums of its features under a frozen extractor, noised once per version of the data.
 
-Without noise, a class with one sample has a mean that is that sample, under a model whose features are its inputs:
-`BareClasses` detects it.
+Without noise, if a model's features are its inputs, the mean of a class with one sample is that sample.  `BareClasses`
+detects such classes.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def only_samples(by_class: tuple[Ints, Ints, Ints]) -> Ints:
 
 
 class BareClasses:
-    """Finds such classes in one pass over the features of a device's samples."""
+    """Finds classes whose mean would be a sample, in one pass over the features of a device's samples."""
 
     def __init__(self, samples: Floats, by_class: tuple[Ints, Ints, Ints], alone: Ints) -> None:
         """samples: after preprocessing (n, c, h, w).  by_class, alone: the argument and result of `only_samples`."""

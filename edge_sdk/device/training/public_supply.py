@@ -15,7 +15,7 @@ from edge_sdk.public_set.fetch import PublicFetch
 class PublicSupply:
     """Loads public sets into the workbench, from disk or block by block from the coordinator.
 
-    If the disk fails, it tries again in a while, from the blocks that are then on the disk.
+    If the disk fails, it tries again later with the blocks that are on the disk.
     """
 
     def __init__(self, context: DeviceContext, uplink: Uplink, refused: Counter[str]) -> None:

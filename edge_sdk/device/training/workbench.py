@@ -155,7 +155,7 @@ class Workbench:
 
     @property
     def predictor(self) -> Model | Spliced:
-        """What gives the device's predictions: its own model, or with it the proxy."""
+        """The model that predicts: the device's own, or the own model and the proxy together."""
         return self.spliced or self.model
 
     @property
@@ -323,7 +323,7 @@ class Workbench:
             first.tell_of_classes(line)
 
     def ahead(self, x: Floats) -> Iterator[None]:
-        """Let the predictor compute what its answer about samples takes, with pauses."""
+        """Let the predictor do the costly part of its answer beforehand, with pauses."""
         yield from ahead(self.predictor, x)
 
     def logits(self, x: Floats) -> Floats:
@@ -390,7 +390,7 @@ class Workbench:
 
 
 def add_by_class(sums: NDArray[np.float64], at: Ints, rows: Floats) -> None:
-    """Add each of rows (n, d) to the row of sums (m, d) given by `at` (n,); the same order gives the same bits.
+    """Add each of rows (n, d) to the row of sums (m, d) given by `at` (n,).
 
     It gives the same bits as np.add.at in a tenth of the time.
     """

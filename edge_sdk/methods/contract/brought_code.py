@@ -50,7 +50,7 @@ def model_error(error: Exception | SystemExit, brought: Sequence[str], when: str
     place = _place(error.__traceback__, {_root(name) for name in brought} - OURS)
     if not place:
         return error  # a bug in our own code, which needs its traceback
-    found = ModelError(f"model {' or '.join(brought)}{when}: {_told(error, place)}; mend the net{IN_SIMULATION}")
+    found = ModelError(f"model {' or '.join(brought)}{when}: {_told(error, place)}; fix the net{IN_SIMULATION}")
     found.__cause__ = error
     return found
 
@@ -71,7 +71,7 @@ def as_method_error(method: str, then: str = IN_SIMULATION) -> Iterator[None]:
         place = _place(error.__traceback__, {_root(target)} - OURS, runtimes=())
         if not place:
             raise
-        raise RunFailed(f"method {method} ({target}): {_told(error, place)}; mend the method{then}") from error
+        raise RunFailed(f"method {method} ({target}): {_told(error, place)}; fix the method{then}") from error
 
 
 def _told(error: BaseException, place: str) -> str:

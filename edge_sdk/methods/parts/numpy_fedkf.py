@@ -291,7 +291,7 @@ class NumpyImitation(OwnForm):
             plan = Plan(_SIZES[size], noise_dim, (channels, height, width))
             generator = GraphGenerator(plan, float(arrays[_RATE]), 0, _engine(model))
         except (ValueError, IndexError, KeyError, TypeError) as error:
-            raise StoreError("saved generator does not read: remove FEDERATION.db in the state folder") from error
+            raise StoreError("the saved generator cannot be read: remove FEDERATION.db in the state folder") from error
         part = {name.removeprefix(_PART): each for name, each in arrays.items() if name.startswith(_PART)}
         generator.check(part)
         generator.load(part)

@@ -128,7 +128,7 @@ class Maker:
             plan = Plan(_SIZES[size], noise_dim, (channels, height, width))
             return cls(plan, float(arrays[_RATE]), 0, device)
         except (ValueError, IndexError, KeyError, TypeError, RuntimeError) as error:
-            raise StoreError("saved generator does not read: remove FEDERATION.db in the state folder") from error
+            raise StoreError("the saved generator cannot be read: remove FEDERATION.db in the state folder") from error
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over the arrays of an equal generator."""

@@ -122,7 +122,7 @@ def _read_beside(name: str, folder: Path | None, entries: Mapping[str, str]) -> 
             opened.seek(offset)
             found = opened.read(length)
     except (OSError, ValueError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or "its place there does not read"
+        why = (error.strerror if isinstance(error, OSError) else None) or "its place there cannot be read"
         raise ModelError(f"{where}: {why}; copy it beside the model") from error
     if length >= 0 and len(found) != length:
         raise ModelError(f"{where}, which is too short: copy the whole file beside the model")

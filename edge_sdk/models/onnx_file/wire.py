@@ -44,7 +44,7 @@ class Field(NamedTuple):
 
 def damaged(what: str) -> ModelError:
     """The error of a file that breaks the wire format."""
-    return ModelError(f"no .onnx file, or a damaged one: {what}")
+    return ModelError(f"not an .onnx file, or a damaged one: {what}")
 
 
 def fields(message: memoryview) -> Iterator[Field]:

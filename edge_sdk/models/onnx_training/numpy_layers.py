@@ -92,7 +92,7 @@ def _conv_transpose(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     group, moves, count = int(node.number("group", 1)), _Moves(node, w.shape[2:]), x.shape[2:]
     more = node.ints("output_padding", [0] * len(count))
     if moves.auto not in ("", "NOTSET", "VALID") or node.ints("output_shape"):
-        raise numpy_lacks("ConvTranspose to a size that is given")
+        raise numpy_lacks("ConvTranspose to a given size")
     n, o = len(x), w.shape[1] * group
     size = tuple(
         (c - 1) * s + (k - 1) * d + 1 + max(0, extra)
@@ -116,7 +116,7 @@ def _max_pool(node: Node, inputs: Sequence[AnyArray | None]) -> tuple[AnyArray, 
     """Return the largest number of each window, and its place in the flat input."""
     x = given(inputs[0])
     if len(node.outputs) > 1 and node.number("storage_order", 0):
-        raise numpy_lacks("places of a MaxPool by columns")
+        raise numpy_lacks("the indices of a MaxPool in column order")
     moves = _Moves(node, node.ints("kernel_shape"))
     around = moves.around(x.shape[2:])
     padded = _padded(x, around, -np.inf)
@@ -142,7 +142,7 @@ def _repeat(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     exact = scales is not None and scales.size == x.ndim and bool((scales == scales.astype(np.int64)).all())
     how = node.text("mode"), node.text("coordinate_transformation_mode"), node.text("nearest_mode")
     if scales is None or not exact or how != ("nearest", "asymmetric", "floor"):
-        raise numpy_lacks("Resize, but for numbers that are repeated,")
+        raise numpy_lacks("Resize other than by repeating numbers")
     for axis, times in enumerate(scales.astype(np.int64).tolist()):
         x = np.repeat(x, times, axis) if times != 1 else x
     return x
@@ -179,7 +179,7 @@ OPERATORS |= {
 def _batch_norm(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x, scale, bias, mean, variance = map(given, inputs)
     if node.number("training_mode", 0):
-        raise numpy_lacks("BatchNormalization by the statistics of a batch")
+        raise numpy_lacks("BatchNormalization with the statistics of a batch")
     wide = (-1, *[1] * (x.ndim - 2))
     factor = scale / np.sqrt(variance + np.float32(node.number("epsilon", 1e-5)))
     found: AnyArray = x * factor.reshape(wide) + (bias - mean * factor).reshape(wide)

@@ -188,7 +188,7 @@ def _form(kind: type[Term]) -> Any:
     if form is not None and stateful != (kind.on == "own"):
         raise UsageError(
             f"loss term {kind.name!r}: a term on `own`, and no other, has a StatefulForm in {TORCH_FORMS}; "
-            "uninstall its package or mend it"
+            "uninstall its package or fix it"
         )
     return form
 

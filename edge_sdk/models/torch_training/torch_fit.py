@@ -67,7 +67,7 @@ class Steps(NamedTuple):
         if not isinstance(logits, Tensor):
             found = type(logits).__name__
             raise ModelError(
-                f"model {self.name!r} gives a {found} in training, a tensor else: let it give logits alone"
+                f"model {self.name!r} gives a {found} in training, else a tensor: let it always give the logits alone"
             )
         check_width(self.name, tuple(logits.shape), len(x), self.classes)
         return Pass(logits, features, labels, self.head, self.parameters)

@@ -106,7 +106,7 @@ def _selects(line: ScriptLine, name: str) -> bool:
 def for_any_size(one: SizedRecording, two: SizedRecording) -> SizedRecording:
     """Return the common form of both, for any size of a mini-batch.  Raises NotTraceable if they have none."""
     if one.size == two.size or 0 in (one.size, two.size):
-        raise NotTraceable("two recordings of one size do not tell what another is")
+        raise NotTraceable("two recordings of one size do not show what changes with the size")
     knowledge = []
     for a, b in zip(one.knowledge, two.knowledge, strict=True):
         first = 1 if a.by_step else 0

@@ -82,5 +82,5 @@ def _run(check: Check, target: CheckTarget) -> Finding:
         return check.run(target)
     except Exception as error:  # noqa: BLE001  # the other checks must run, whatever is wrong with this machine
         return fail(
-            f"the check itself broke: {type(error).__name__}: {error}", "please report this with the line above"
+            f"the check itself failed: {type(error).__name__}: {error}", "please report this with the line above"
         )

@@ -38,7 +38,7 @@ def judge_python(version: tuple[int, ...]) -> Finding:
         return ok(shown)
     wanted = ".".join(map(str, OLDEST_PYTHON))
     return fail(
-        f"{shown}, but {wanted} is the oldest that works",
+        f"{shown}, but {wanted} or newer is needed",
         f"make a virtual environment with Python {wanted} or newer; the lines for each system: edge-sdk boards",
     )
 

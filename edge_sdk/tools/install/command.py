@@ -35,7 +35,7 @@ CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
 def command(args: argparse.Namespace) -> int:
     """Write a device's unit, or show it with --dry-run."""
     if not args.systemd:
-        raise UsageError("what to install? add --systemd, the only kind of service")
+        raise UsageError("nothing to install: add --systemd, the only kind of service")
     if not sys.platform.startswith("linux"):
         raise UsageError(f"--systemd: there is no systemd on {sys.platform}; start `edge-sdk device` by other means")
     service = _service(args)
@@ -59,7 +59,7 @@ def _service(args: argparse.Namespace) -> Service:
             raise UsageError(f"--{option} {value!r}: use a-z, 0-9 and -, at most {ID.most} of them")
     for text in (*given, str(Path.cwd())):
         if not text.isprintable():
-            raise UsageError(f"{text!r}: a unit is one line for each setting; leave out what cannot be printed")
+            raise UsageError(f"{text!r}: a unit has one line for each setting; leave out unprintable characters")
     system = os.geteuid() == 0 if args.unit is None else args.unit == "system"
     secrets = _config_folder(system=system) / "edge-sdk" / f"{device.id}.env"
     _check(device, secrets)
@@ -162,7 +162,7 @@ def _write(file: Path, text: str, *, system: bool) -> None:
         raise UsageError(f"{file}: this user may not write it; {how}") from None
     except OSError as error:
         raise StoreError(
-            f"{file}: cannot be written ({error.strerror}); free space, or mend the file system"
+            f"{file}: cannot be written ({error.strerror}); free space, or repair the file system"
         ) from error
 
 

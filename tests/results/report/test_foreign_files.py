@@ -69,7 +69,7 @@ def run(whole: Path, tmp_path: Path) -> Path:
 
 
 def check_told(folder: Path, name: str = "") -> bool:
-    """Report and page either show a folder, or say in one line which file of it does not read; return whether so."""
+    """Report and page either show a folder, or say in one line which file of it cannot be read; return whether so."""
     told = list[str]()
     for read in (Found(silent=True).add, _paged):
         told += _line(lambda read=read: read(folder))

@@ -146,7 +146,7 @@ def test_it_is_kept_with_the_run(pictures: Path, tmp_path: Path, method: str, pa
         assert kept is None or (kept == before).all()
     assert insight_bytes(again) == (tmp_path / INSIGHT).read_bytes()
     (tmp_path / INSIGHT).write_bytes(b"no zip")
-    with pytest.raises(UsageError, match=r"insight\.npz: does not read"):
+    with pytest.raises(UsageError, match=r"insight\.npz: cannot be read"):
         read_run(tmp_path)
 
 
