@@ -17,10 +17,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.papers import beforehand, cells, figures
-from benchmarks.papers.kinds import SEEDS, Paper
-from benchmarks.papers.page import HOUR_S, ROWS, pages
-from benchmarks.papers.tables import PAPERS
+from benchmarks.papers.pages import figures
+from benchmarks.papers.pages.page import HOUR_S, ROWS, pages
+from benchmarks.papers.running import beforehand, cells
+from benchmarks.papers.tables.kinds import SEEDS, Paper
+from benchmarks.papers.tables.papers import PAPERS
 from coordinator.results.report import text_files
 from edge_sdk.cli import OneLineParser
 from edge_sdk.errors import EdgeError, StoreError

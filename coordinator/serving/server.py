@@ -66,6 +66,7 @@ from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import FederationSpec, Hello, PublicBlock, PublicRequest, Upload
 from edge_sdk.protocol.operator_messages import Control, Inquiry, LogLines
+from edge_sdk.protocol.topics import CONTROL, Origin
 from edge_sdk.reductions import Combining
 from edge_sdk.reductions.influence import PAPER, UNITS, RobustTable
 from edge_sdk.terminal import LineBudget
@@ -355,23 +356,28 @@ class Server:
         elif isinstance(event, LinkNotice):
             self._context.note(event.text)
         elif isinstance(event, Rejected):
-            self._refuse_frame(booked_to(event.topic), event.kind, event.reason, now_s, event.count)
-        elif self._queue.held and event.topic != topics.control(self.spec.federation):
-            event.acknowledge()
+            self._refuse_frame(booked_to(topics.origin(event.topic)), event.kind, event.reason, now_s, event.count)
         else:
-            sender = booked_to(event.topic)
-            try:
-                self._take(event, sender, now_s)
-            except RemoteProtocolError as error:
-                booked = sender if error.kind == "stranger" else self._intake.sender
-                self._refuse_frame(booked, error.kind, str(error), now_s)
-                if event.topic == topics.up(self.spec.federation, sender, "hello"):
-                    self._answer_unopened(sender, error, now_s)
-                event.acknowledge()
-            except StoreError as error:
-                if told := self._disk_faults.line(str(error), now_s):
-                    self.observer.noted(told)
-                event.acknowledge()
+            self._handle_frame(event, topics.origin(event.topic), now_s)
+
+    def _handle_frame(self, incoming: Incoming, origin: Origin, now_s: float) -> None:
+        """Take in a frame; origin: what its topic names."""
+        ours = origin.federation == self.spec.federation
+        if self._queue.held and not (ours and origin.kind == CONTROL):
+            incoming.acknowledge()
+            return
+        try:
+            self._take(incoming, origin, now_s)
+        except RemoteProtocolError as error:
+            booked = booked_to(origin) if error.kind == "stranger" else self._intake.sender
+            self._refuse_frame(booked, error.kind, str(error), now_s)
+            if ours and origin.kind == "hello":
+                self._answer_unopened(origin.device, error, now_s)
+            incoming.acknowledge()
+        except StoreError as error:
+            if told := self._disk_faults.line(str(error), now_s):
+                self.observer.noted(told)
+            incoming.acknowledge()
 
     def _note_link_lost(self, event: Disconnected, now_s: float) -> str:
         """Log why the link is down, unless that was just logged; returns the line."""
@@ -470,9 +476,8 @@ class Server:
 
     # -- frames in --------------------------------------------------------------------------------------------------
 
-    def _take(self, incoming: Incoming, sender: str, now_s: float) -> None:
-        """Take in a frame.  sender: as its topic names it."""
-        opened = self._intake.opened(incoming)
+    def _take(self, incoming: Incoming, origin: Origin, now_s: float) -> None:
+        opened = self._intake.opened(incoming, origin)
         envelope, message = opened.envelope, opened.envelope.message
         if isinstance(message, (Control, Inquiry)):
             self._take_command(message, envelope.stamp, now_s)
@@ -482,7 +487,7 @@ class Server:
             self._rollouts.take_block(message, now_s)
             incoming.acknowledge()
             return
-        self._report.saw(sender, now_s)
+        self._report.saw(origin.device, now_s)
         if isinstance(message, PublicRequest) and self._rollouts.serve(message, len(incoming.frame), now_s):
             incoming.acknowledge()
             return

@@ -26,7 +26,7 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.contract.base import Down, OnDevice, Slot, check_batch, torch_part
 from edge_sdk.methods.contract.description import Range
-from edge_sdk.methods.contract.transfer import DeviceState, Transfer, targets
+from edge_sdk.methods.contract.transfer import Transfer, TransferProgress, targets
 from edge_sdk.objectives import NORM_FLOOR, LogitGradient, Term, softmax
 from edge_sdk.objectives.optim import Schedule
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -181,7 +181,7 @@ class Adversarial(Transfer[A]):
         text = f"the adversarial gradient is {ratio:.1%} of the KL gradient; raise method.discriminator_rate"
         return (f"{text}, let the discriminator learn by adam, or set method.held_ratio",)
 
-    def terms_received(self, device: OnDevice[DeviceState], batch: Ints) -> tuple[Term, ...]:
+    def terms_received(self, device: OnDevice[TransferProgress], batch: Ints) -> tuple[Term, ...]:
         """Return the terms of equation 6 that came: imitate the others, deceive the discriminator."""
         came = super().terms_received(device, batch)
         adversarial = device.received(LogitGradients, "adversarial")

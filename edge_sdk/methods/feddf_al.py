@@ -102,11 +102,11 @@ class FedDFAL(fedal.Adversarial[Params]):
         mean = {"weights": Slot(Weights, personal=True, optional=True)}
         return (Exchange(up=averaging.UP), Exchange(down=mean, up=first.up), *rest)
 
-    def share(self, device: OnDevice[transfer.DeviceState]) -> Stage[Up]:
+    def share(self, device: OnDevice[transfer.TransferProgress]) -> Stage[Up]:
         """Send the weights after the local stage."""
         return (yield from averaging.read_weights(device, self.params.weighting))
 
-    def receive(self, device: OnDevice[transfer.DeviceState]) -> Stage[None]:
+    def receive(self, device: OnDevice[transfer.TransferProgress]) -> Stage[None]:
         """Take over the mean of the device's architecture."""
         yield from averaging.write_weights(device)
 

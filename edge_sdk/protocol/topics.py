@@ -112,62 +112,46 @@ def coordinator_subscriptions(federation: str) -> tuple[str, ...]:
 
 
 class Origin(NamedTuple):
-    """A parsed topic to the coordinator."""
+    """What a topic to the coordinator names."""
 
     federation: str
     device: str
-    """The device that publishes on it, or empty for an operator."""
+    """The device that publishes on it, or empty if it names none, as an operator's."""
     kind: str
-    """One of UP_KINDS, STATUS or CONTROL."""
+    """One of UP_KINDS, STATUS or CONTROL, or empty for any topic that this module does not list."""
 
 
-def origin(topic: str) -> Origin | None:
-    """Parse a topic to the coordinator; returns None for any topic that this module does not list.
+def origin(topic: str) -> Origin:
+    """Parse a topic to the coordinator.
 
-    That includes a wrong shard and an unknown kind: each device has one topic of each kind, and cannot invent more.
+    A wrong shard and an unknown kind are not listed: each device has one topic of each kind, and cannot invent more.
+    Their device is named all the same: a broker's access rules allow a device any topic with its name in this place.
     """
-    return _origin(topic) if len(topic) <= LONGEST else None
+    return _short_origin(topic) if len(topic) <= LONGEST else _origin(topic)
 
 
 @functools.lru_cache(maxsize=2**14)
-def _origin(topic: str) -> Origin | None:
+def _short_origin(topic: str) -> Origin:
+    return _origin(topic)
+
+
+def _origin(topic: str) -> Origin:
     root, levels = topic.split("/")[:2], topic.split("/")[2:]
-    match levels if "/".join(root) == ROOT and len(levels) > 1 and is_id(levels[0]) else []:
-        case [federation, "up", part, device, kind] if is_id(device) and kind in UP_KINDS:
-            return Origin(federation, device, kind) if part == str(shard(device)) else None
+    match levels if "/".join(root) == ROOT else []:
+        case [federation, "up", part, device, kind] if is_id(device):
+            listed = is_id(federation) and kind in UP_KINDS and part == str(shard(device))
+            return Origin(federation, device, kind if listed else "")
         case [federation, "st", device] if is_id(device):
-            return Origin(federation, device, STATUS)
-        case [federation, "ctl"]:
+            return Origin(federation, device, STATUS if is_id(federation) else "")
+        case [federation, "ctl"] if is_id(federation):
             return Origin(federation, "", CONTROL)
         case _:
-            return None
+            return Origin("", "", "")
 
 
 def device_topics(federation: str, device: str) -> tuple[str, ...]:
     """Return all topics on which a device may publish in a federation."""
     return (*(up(federation, device, kind) for kind in sorted(UP_KINDS)), device_status(federation, device))
-
-
-def sender(topic: str) -> str | None:
-    """Return the device that a topic names as its publisher, if any.
-
-    The topic need not be legal: a broker's access rules allow a device any topic with its name in this place.
-    """
-    return _short_sender(topic) if len(topic) <= LONGEST else _sender(topic)
-
-
-@functools.lru_cache(maxsize=2**14)
-def _short_sender(topic: str) -> str | None:
-    return _sender(topic)
-
-
-def _sender(topic: str) -> str | None:
-    root, levels = topic.split("/")[:2], topic.split("/")[2:]
-    match levels if "/".join(root) == ROOT else []:
-        case [_, "up", _, device, _] | [_, "st", device] if is_id(device):
-            return device
-        case _:
-            return None
 
 
 def receiver(topic: str) -> str | None:

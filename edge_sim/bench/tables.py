@@ -31,7 +31,6 @@ class BoardCost:
     s: float
     j: float
     memory_bytes: int
-    up_bytes: float
     budget_share: float
     """The largest share of the board's budget: of memory, seconds, joules or bytes."""
 
@@ -60,7 +59,7 @@ def board_costs(bench: Bench, where: str, line: MethodRuns) -> dict[str, BoardCo
             j / (ROUND_S * board.busy_w),
             up / (ROUND_S * load_link(board.link).up_bytes_per_s),
         )
-        found[name] = BoardCost(s, j, memory, up, max(shares))
+        found[name] = BoardCost(s, j, memory, max(shares))
     return found
 
 

@@ -23,7 +23,6 @@ Arrays: TypeAlias = "dict[str, NDArray[Any]]"
 NetGroup: TypeAlias = Literal["mixed", "one-net"]
 GROUPS: tuple[NetGroup, ...] = ("mixed", "one-net")
 """Nets of several sizes, each for its board; or one net for all, for methods that average whole nets."""
-BOARDS = ("rpi-zero-2w", "rpi4", "jetson-orin-nano")
 VOCABULARY, WORDS = 5000, 32
 """Ids of hashed words, and how many words of a text are kept."""
 DIRICHLET = {"kind": "dirichlet", "alpha": 0.3, "min_samples": 8}

@@ -233,7 +233,7 @@ class LabDesk:
             self._linked, self._fault = False, event.reason
         elif isinstance(event, Incoming):
             message = take_message(event, self._say)
-            if isinstance(message, LabHello) and message.device == topics.sender(event.topic):
+            if isinstance(message, LabHello) and message.device == topics.origin(event.topic).device:
                 self._boards[message.device] = self._clock(), message
             elif isinstance(message, CoordinatorStatus):
                 self._other_desk = message.state == "ready" and message.epoch != self._epoch

@@ -86,7 +86,7 @@ def device_history(entries: Iterable[Entry], device: str, *, virtual: bool) -> H
 
 
 def _note_upload(stretch: Stretch, heard: Heard, device: str) -> None:
-    if isinstance(heard.event, Incoming) and topics.sender(heard.event.topic) == device:
+    if isinstance(heard.event, Incoming) and topics.origin(heard.event.topic).device == device:
         message = message_in(heard.event.frame)
         if isinstance(message, Upload):
             stretch.uploads.setdefault(ExchangeId(message.round, message.exchange), message)

@@ -7,6 +7,7 @@ the bits of such a federation.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +50,7 @@ def trained_sample(fleet: Fleet, ids: Sequence[str], tell: Callable[[str], None]
         if time.monotonic() - told_s > TELL_EVERY_S:
             told_s = time.monotonic()
             tell(f"alone: {done:,} of {len(fleet.devices):,} devices are trained")
-    return Result(
+    found = Result(
         federation=spec.federation,
         method=spec.method,
         seed=spec.seed,
@@ -58,13 +59,13 @@ def trained_sample(fleet: Fleet, ids: Sequence[str], tell: Callable[[str], None]
         rounds_done=spec.rounds,
         devices=tuple(devices),
         history=_history(record, spec.rounds),
-        metrics=means(record.metrics, {each.id for each in devices if each.learns}),
         time={"wall_s": time.monotonic() - begun_s},
         versions=versions(),
         transport="memory",
         models=Local().measured_models,
         class_names=spec.class_names,
     )
+    return dataclasses.replace(found, metrics=means(found))
 
 
 def _history(record: RunRecord, rounds: int) -> tuple[RoundResult, ...]:

@@ -81,8 +81,8 @@ def _goes_on(folder: Path, config: Config) -> bool:
 class TimeLeft:
     """Estimates the time left of many runs from the share done since the start."""
 
-    def __init__(self, runs: int, jobs: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
-        self._runs, self._jobs, self._clock = runs, max(1, jobs), clock
+    def __init__(self, runs: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._runs, self._clock = runs, clock
         self._begun_s, self._done, self._share = clock(), 0, 0.0
 
     def round_done(self, share: float) -> None:
@@ -127,7 +127,7 @@ def run_all(
 
     Raises the error of a run; with several jobs, after the others have stopped and kept their state.
     """
-    left = TimeLeft(len(todo), jobs)
+    left = TimeLeft(len(todo))
     if jobs > 1 and len(todo) > 1:
         _at_once(todo, left, jobs)
         return

@@ -10,7 +10,7 @@ import pytest
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames.schema import ID
 from edge_sdk.transport import chunks
-from edge_sdk.transport.mqtt import send_queue, transport
+from edge_sdk.transport.mqtt import paho_link, send_queue
 from edge_sdk.transport.mqtt.send_queue import cloud_safe
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/hosted-brokers.md").read_text()
@@ -25,7 +25,7 @@ def sentence(before: str) -> str:
 def test_lengths_of_messages() -> None:
     longest_bytes = chunks.CHUNK_BYTES + chunks.HEADER_BYTES
     assert sentence("length of a message").startswith(f"{longest_bytes / 1000:.0f} KB;")
-    assert sentence("length of a message").endswith(f"down to {transport.LEAST_PACKET_BYTES / 1000:.0f} KB")
+    assert sentence("length of a message").endswith(f"down to {paho_link.LEAST_PACKET_BYTES / 1000:.0f} KB")
 
 
 def test_topics_and_subscriptions() -> None:

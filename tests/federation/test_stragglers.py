@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.rounds import RoundPhase
 from edge_sdk.agent.agent import Agent
-from edge_sdk.methods.fedal import DeviceState
+from edge_sdk.methods.fedal import TransferProgress
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec, storage
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload, Welcome
@@ -145,7 +145,7 @@ def test_a_superseded_device_runs_the_local_stage_that_it_missed(pictures: Path)
     (slow,) = [d for d in run.devices if d.device.kit.id == SLOW]
     start = slow.participant.context.store.round_start()
     assert start is not None
-    assert storage.deserialise(DeviceState, start.method).local_rounds == 4
+    assert storage.deserialise(TransferProgress, start.method).local_rounds == 4
 
 
 def test_a_run_that_ends_while_a_device_computes_leaves_it_at_its_last_exchange(pictures: Path) -> None:

@@ -49,7 +49,7 @@ def with_old_device(run: fleets.Run, change: Callable[[Message], Message] = olde
 
     def listen(sender: MemoryTransport, topic: str, frame: Frame, *, retain: bool) -> None:
         envelope = codec.decode(bytes(frame), Limits(2**24, 2**24))
-        if topics.sender(topic) == OLD:
+        if topics.origin(topic).device == OLD:
             frame = codec.encode(change(envelope.message), envelope.stamp)
         elif f"/dn/{OLD}/" in topic:
             sent.add(tag_of(type(envelope.message)))

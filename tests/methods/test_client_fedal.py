@@ -8,7 +8,7 @@ from method_specs import FakeDevice, first_step, job, spec_of
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.contract.registry import method_of
-from edge_sdk.methods.fedal import DeviceState
+from edge_sdk.methods.fedal import TransferProgress
 from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
@@ -57,7 +57,7 @@ def test_the_first_exchange_of_the_first_round_has_no_local_anchor(device: FakeD
 
 def test_later_rounds_hold_on_to_where_they_began(device: FakeDevice) -> None:
     spec = fedal(temperature=2.0, less_forgetting=0.5)
-    device.run(method_of(spec).step(DeviceState(local_rounds=1), {}, job(spec, 1)))
+    device.run(method_of(spec).step(TransferProgress(local_rounds=1), {}, job(spec, 1)))
     assert device.kinds == [
         "logits of private",
         "fit private: cross-entropy + less-forgetting",
@@ -75,7 +75,7 @@ def test_later_rounds_hold_on_to_where_they_began(device: FakeDevice) -> None:
 def test_a_transfer_exchange_learns_from_the_iteration_before(device: FakeDevice) -> None:
     spec = fedal(temperature=3.0, adversarial=0.25, less_forgetting=0.5)
     snapshot = np.random.default_rng(3).normal(size=(TAU * BATCH, 3)).astype(np.float32)
-    state = DeviceState(local_rounds=3, snapshot=snapshot)
+    state = TransferProgress(local_rounds=3, snapshot=snapshot)
     down = feedback(spec, 2, 1)
     after, up = device.run(method_of(spec).step(state, down, job(spec, 2, 2)))
     assert device.kinds == ["fit public: less-forgetting + distill + logit-gradient", "logits of public"]
@@ -94,7 +94,7 @@ def test_a_transfer_exchange_learns_from_the_iteration_before(device: FakeDevice
 
 def test_the_last_exchange_learns_and_measures_and_sends_nothing(device: FakeDevice) -> None:
     spec = fedal()
-    state = DeviceState(local_rounds=3, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
+    state = TransferProgress(local_rounds=3, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
     _, up = device.run(method_of(spec).step(state, feedback(spec, 2, TAU - 1), job(spec, 2, TAU)))
     assert device.kinds == ["fit public: less-forgetting + distill + logit-gradient", "evaluate 3"]
     assert up == {}
@@ -104,7 +104,7 @@ def test_measures_every_so_often_and_in_the_last_round(device: FakeDevice) -> No
     spec = spec_of("fedal", public_batch=BATCH, tau=TAU, rounds=5, evaluate_every=2)
     measured = []
     for round_ in range(5):
-        device.run(method_of(spec).step(DeviceState(local_rounds=round_ + 1), {}, job(spec, round_, TAU)))
+        device.run(method_of(spec).step(TransferProgress(local_rounds=round_ + 1), {}, job(spec, round_, TAU)))
         measured += device.kinds
     assert measured == ["evaluate 2", "evaluate 4", "evaluate 5"]
 
@@ -112,7 +112,7 @@ def test_measures_every_so_often_and_in_the_last_round(device: FakeDevice) -> No
 @pytest.mark.parametrize("exchange", [1, 2])
 def test_a_device_that_missed_the_iteration_skips_its_step(device: FakeDevice, exchange: int) -> None:
     spec = fedal()
-    state = DeviceState(local_rounds=3, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
+    state = TransferProgress(local_rounds=3, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
     device.run(method_of(spec).step(state, {}, job(spec, 2, exchange)))
     assert device.kinds == ["logits of public"]
 
@@ -120,7 +120,7 @@ def test_a_device_that_missed_the_iteration_skips_its_step(device: FakeDevice, e
 def test_a_late_device_runs_its_local_stage_first(device: FakeDevice) -> None:
     """It comes in at exchange 2 of a round that it has not begun: local stage, snapshot, then that iteration."""
     spec = fedal()
-    state, up = device.run(method_of(spec).step(DeviceState(local_rounds=1), {}, job(spec, 2, 2)))
+    state, up = device.run(method_of(spec).step(TransferProgress(local_rounds=1), {}, job(spec, 2, 2)))
     assert device.kinds == [
         "logits of private",
         "fit private: cross-entropy + less-forgetting",
@@ -134,7 +134,7 @@ def test_a_late_device_runs_its_local_stage_first(device: FakeDevice) -> None:
 
 def test_a_lone_device_learns_from_the_discriminator_alone(device: FakeDevice) -> None:
     spec = fedal()
-    state = DeviceState(local_rounds=1, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
+    state = TransferProgress(local_rounds=1, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
     device.run(method_of(spec).step(state, feedback(spec, 0, 0, "adversarial"), job(spec, 0, 1)))
     assert device.kinds[0].startswith("fit public: ")
     assert [term.name for term in device.requests[0].objective] == ["less-forgetting", "logit-gradient"]
@@ -142,9 +142,9 @@ def test_a_lone_device_learns_from_the_discriminator_alone(device: FakeDevice) -
 
 def test_without_less_forgetting_no_snapshot_enters_the_loss(device: FakeDevice) -> None:
     spec = fedal(less_forgetting=0.0)
-    device.run(method_of(spec).step(DeviceState(local_rounds=1), {}, job(spec, 1)))
+    device.run(method_of(spec).step(TransferProgress(local_rounds=1), {}, job(spec, 1)))
     assert device.kinds[0] == "fit private: cross-entropy"
-    state = DeviceState(local_rounds=2, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
+    state = TransferProgress(local_rounds=2, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
     device.run(method_of(spec).step(state, feedback(spec, 1, 0, "mean"), job(spec, 1, 1)))
     assert device.kinds[0] == "fit public: distill"
 
@@ -171,7 +171,7 @@ def test_a_teacher_only_scores(device: FakeDevice) -> None:
 
 def test_the_closing_exchange_only_measures(device: FakeDevice) -> None:
     spec = fedal()
-    state, up = device.run(method_of(spec).step(DeviceState(local_rounds=5), {}, job(spec, 5)))
+    state, up = device.run(method_of(spec).step(TransferProgress(local_rounds=5), {}, job(spec, 5)))
     assert device.kinds == ["evaluate 5"]
     assert (state.local_rounds, up) == (5, {})
 
@@ -179,7 +179,7 @@ def test_the_closing_exchange_only_measures(device: FakeDevice) -> None:
 @pytest.mark.parametrize("role", ["mean", "adversarial"])
 def test_knowledge_of_other_samples_is_refused(device: FakeDevice, role: str) -> None:
     spec = fedal()
-    state = DeviceState(local_rounds=3, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
+    state = TransferProgress(local_rounds=3, snapshot=np.zeros((TAU * BATCH, 3), np.float32))
     with pytest.raises(RemoteProtocolError, match="made on public batch") as caught:
         device.run(method_of(spec).step(state, feedback(spec, 2, 0, role), job(spec, 2, 2)))
     assert caught.value.kind == "knowledge"

@@ -11,12 +11,9 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.papers import __main__ as runner
-from benchmarks.papers import cells
-from benchmarks.papers.kinds import SEEDS
-from benchmarks.papers.page import ROWS as ROWS_NAME
-from benchmarks.papers.signs import TREND_RUNS, Sign, gains, signs
-from benchmarks.papers.tables import TABLES
-from benchmarks.papers.verdicts import (
+from benchmarks.papers.pages.page import ROWS as ROWS_NAME
+from benchmarks.papers.pages.signs import TREND_RUNS, Sign, gains, signs
+from benchmarks.papers.pages.verdicts import (
     AGAINST,
     COUNTED_WITH,
     LEANING,
@@ -34,6 +31,9 @@ from benchmarks.papers.verdicts import (
     judged,
     other_corrections,
 )
+from benchmarks.papers.running import cells
+from benchmarks.papers.tables.kinds import SEEDS
+from benchmarks.papers.tables.papers import TABLES
 
 ROWS = runner.PAGE.with_suffix("") / ROWS_NAME
 

@@ -411,7 +411,7 @@ BUGS = (
     PlantedBug(
         "a topic may name any shard",
         "edge_sdk/protocol/topics.py",
-        " if part == str(shard(device)) else None",
+        " and part == str(shard(device))",
         "",
         "tests/protocol/test_topics.py::test_a_device_has_one_topic_of_each_kind_that_of_its_shard",
         "S14",

@@ -14,7 +14,7 @@ from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames.codec import encode
 from edge_sdk.protocol.messages import Bye
-from edge_sdk.protocol.topics import ACCESS_RULES, SHARDS, matches, sender
+from edge_sdk.protocol.topics import ACCESS_RULES, SHARDS, matches, origin
 
 DEVICES = ("cam-07", "cam-08", "a", "0" * 36)
 
@@ -91,8 +91,8 @@ def test_a_name_that_could_break_a_topic_is_refused_everywhere(name):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_the_sender_stands_in_what_a_device_publishes(device):
-    assert sender(topics.up("lab", device, "hello")) == device
-    assert sender(topics.device_status("lab", device)) == device
+    assert origin(topics.up("lab", device, "hello")).device == device
+    assert origin(topics.device_status("lab", device)).device == device
 
 
 @pytest.mark.parametrize(
@@ -116,15 +116,15 @@ def test_the_sender_stands_in_what_a_device_publishes(device):
     ],
 )
 def test_other_topics_have_no_sender(topic):
-    assert sender(topic) is None
+    assert not origin(topic).device
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_device_has_one_topic_of_each_kind_that_of_its_shard(device):
     for kind in topics.UP_KINDS:
-        legal = [shard for shard in range(SHARDS + 1) if topics.origin(f"fl/v1/lab/up/{shard}/{device}/{kind}")]
+        legal = [shard for shard in range(SHARDS + 1) if origin(f"fl/v1/lab/up/{shard}/{device}/{kind}").kind]
         assert legal == [topics.shard(device)]
-    assert topics.origin(f"fl/v1/lab/up/0{topics.shard(device)}/{device}/upd") is None
+    assert origin(f"fl/v1/lab/up/0{topics.shard(device)}/{device}/upd") == ("lab", device, "")
 
 
 # -- subscriptions --------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.record import saved_record
+from coordinator.record.round_result import CURVES, RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
 from coordinator.results.figures import outcome
@@ -131,15 +132,20 @@ def test_the_global_model_at_the_end_is_that_of_the_last_round_that_some_measure
     assert before["global_model"]["accuracy"]["gm"] == whole.history[-2].global_accuracy[first]
 
 
-def test_means_of_one_global_model_are_of_the_devices_that_measured_its_last_version():
+def test_means_of_one_global_model_are_of_the_devices_that_measured_its_last_version(pictures):
     record = RunRecord()
     for device, round_, value in (("a", 1, 0.2), ("b", 2, 0.6), ("c", 2, 0.6)):
         record.measured(device, round_, {"accuracy": value, "local_accuracy": value / 2}, "global")
         record.measured(device, round_, {"accuracy": 0.5, "local_accuracy": value}, "personal")
-    means = outcome.means(outcome.comparable(record, load_method("fedavg")()), {"a", "b", "c"})
+    run = dataclasses.replace(
+        result(pictures, "fedavg"),
+        devices=tuple(DeviceResult(id=name, number=0, metrics=found) for name, found in record.metrics.items()),
+        history=tuple(RoundResult(round=n, **{c: getattr(record, c).get(n, {}) for c in CURVES}) for n in (1, 2, 3)),
+    )
+    means = outcome.means(run)
     assert (means["global_accuracy_mean"], means["global_local_accuracy_mean"]) == (0.6, 0.3)
     assert means["local_accuracy_mean"] == pytest.approx(1.4 / 3)  # own models: the newest of each device
-    means = outcome.means(outcome.comparable(record, load_method("fedrep")()), {"a", "b", "c"})
+    means = outcome.means(dataclasses.replace(run, one_model=False))
     assert means["global_accuracy_mean"] == pytest.approx(1.4 / 3)  # no two devices have the same model
 
 

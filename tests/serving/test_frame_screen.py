@@ -59,9 +59,9 @@ class Desk:
         frames_sent = range(self._sent - frames, self._sent)
         return sum(self.screen.passes(topic, b"%d" % number, at_s, chunk=chunk) for number in frames_sent)
 
-    def counted(self, at_s: float = 1e6) -> dict[tuple[str | None, str], int]:
+    def counted(self, at_s: float = 1e6) -> dict[tuple[str, str], int]:
         """What it reports as refused: sender and word -> count."""
-        return {(topics.sender(each.topic), each.kind): each.count for each in self.screen.refused(at_s)}
+        return {(topics.origin(each.topic).device, each.kind): each.count for each in self.screen.refused(at_s)}
 
 
 def test_a_bucket_holds_what_time_and_earnings_add_up_to_its_limit() -> None:
@@ -187,10 +187,10 @@ def test_refused_frames_are_reported_once_a_second_and_summed_up() -> None:
     desk.screen.passes("made/up", b"", 0.0, chunk=True)
     desk.screen.passes(f"fl/v1/{FED}/up/made-up/{ROGUE}/upd", b"", 0.0, chunk=True)
     desk.passed("nobody", "upd", 3, chunk=True)
-    assert desk.counted(0.0) == {(None, "topic"): 1, (ROGUE, "topic"): 1, ("nobody", "stranger"): 3}
+    assert desk.counted(0.0) == {("", "topic"): 1, (ROGUE, "topic"): 1, ("nobody", "stranger"): 3}
     desk.screen.passes("made/up", b"", 0.5, chunk=False)
     assert desk.counted(REPORT_S / 2) == {}
-    assert desk.counted(REPORT_S) == {(None, "topic"): 1}
+    assert desk.counted(REPORT_S) == {("", "topic"): 1}
 
 
 def test_an_empty_message_clears_a_retained_one_and_accuses_nobody() -> None:

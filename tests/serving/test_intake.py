@@ -28,7 +28,7 @@ def upload(device: str = MEMBER, federation: str = FED) -> bytes:
 
 def word_for(topic: str, frame: bytes) -> str:
     with pytest.raises(RemoteProtocolError) as refused:
-        intake().opened(Incoming(topic, frame))
+        intake().opened(Incoming(topic, frame), topics.origin(topic))
     return refused.value.kind
 
 
@@ -80,13 +80,14 @@ def test_legal_frames_are_opened() -> None:
         topics.control(FED): Control(federation=FED, operation="drain"),
     }
     for topic, message in legal.items():
-        assert intake().opened(Incoming(topic, codec.encode(message))).envelope.message == message
+        opened = intake().opened(Incoming(topic, codec.encode(message)), topics.origin(topic))
+        assert opened.envelope.message == message
 
 
 def test_a_frame_is_counted_for_whom_its_topic_names() -> None:
-    assert booked_to(topics.up(FED, STRANGER, "upd")) == STRANGER
-    assert booked_to(f"fl/v1/{FED}/up/made-up/{STRANGER}/made-up") == STRANGER
-    assert booked_to(topics.control(FED)) == "unknown"
+    assert booked_to(topics.origin(topics.up(FED, STRANGER, "upd"))) == STRANGER
+    assert booked_to(topics.origin(f"fl/v1/{FED}/up/made-up/{STRANGER}/made-up")) == STRANGER
+    assert booked_to(topics.origin(topics.control(FED))) == "unknown"
 
 
 def test_invented_names_do_not_take_the_entry_of_a_device_that_takes_part() -> None:

@@ -32,7 +32,7 @@ from edge_sdk.transport.chunks import (
     MissingChunks,
     Reassembly,
 )
-from edge_sdk.transport.mqtt.connection import ChunkedLink
+from edge_sdk.transport.mqtt.incoming import ChunkedLink
 from edge_sdk.transport.mqtt.send_queue import MAX_CHUNKS_IN_FLIGHT, MAX_SENT_AGE_S, Pace, SendQueue, cloud_safe
 
 UP, DOWN_WANT = topics.up("fed", "dev", "upd"), topics.down("fed", "dev", "want")

@@ -25,9 +25,9 @@ from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.errors import LocalProtocolError, UsageError
 from edge_sdk.protocol.topics import coordinator_status, down
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, SendRefused, TransportEvent
-from edge_sdk.transport.mqtt import connection, paho_client, retry
+from edge_sdk.transport.mqtt import paho_client, paho_link, retry
 from edge_sdk.transport.mqtt import transport as mqtt
-from edge_sdk.transport.mqtt.connection import Inbox
+from edge_sdk.transport.mqtt.incoming import Inbox
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
 pytestmark = pytest.mark.broker
@@ -103,7 +103,7 @@ def test_an_unknown_host(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_closing_while_the_broker_is_away_waits_for_nothing(free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_FLUSH_S", 60.0)
+    monkeypatch.setattr(mqtt, "_FLUSH_S", 60.0)
     before = set(threading.enumerate())
     transport = MqttTransport(f"mqtt://127.0.0.1:{free_port}", "a", seed=1)
     transport.connect(["t"])
@@ -172,7 +172,7 @@ def test_mqtt_3_1_1_after_two_connections_closed_without_a_word(opened: Opener) 
 
 
 def test_mqtt_3_1_1_after_silence(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt, "_ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(paho_link, "_ANSWER_TIMEOUT_S", 0.2)
     with ScriptedBroker(
         {scripted.CONNECT: lambda level, _: scripted.connack(0, level=4) if level == 4 else b""}
     ) as fake:
@@ -455,7 +455,7 @@ def test_a_fault_while_handling_a_frame_does_not_end_the_thread(
     opened: Opener, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults = iter([ZeroDivisionError("planted")])
-    honest = mqtt.matches
+    honest = paho_link.matches
 
     def fails_once(pattern: str, topic: str) -> bool:
         for fault in faults:
@@ -465,7 +465,7 @@ def test_a_fault_while_handling_a_frame_does_not_end_the_thread(
     transport = opened(broker.url)
     transport.connect(["t/a"])
     until(transport, Connected)
-    monkeypatch.setattr(mqtt, "matches", fails_once)
+    monkeypatch.setattr(paho_link, "matches", fails_once)
     with caplog.at_level(logging.DEBUG):
         transport.send("t/a", b"1")
         transport.send("t/a", b"2")
@@ -556,7 +556,7 @@ def test_a_full_inbox_stops_reading_and_loses_nothing(
     opened: Opener, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender, inbox = opened(broker.url, "a"), SmallInbox()
-    monkeypatch.setattr(connection, "Inbox", lambda: inbox)
+    monkeypatch.setattr(mqtt, "Inbox", lambda: inbox)
     receiver = opened(broker.url, "b")
     receiver.connect(["t/b"])
     sender.connect([])

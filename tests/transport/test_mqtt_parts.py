@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.base import Connected, Disconnected, Incoming
 from edge_sdk.transport.mqtt import reasons
-from edge_sdk.transport.mqtt.connection import Inbox
 from edge_sdk.transport.mqtt.hidden_limits import HiddenLimits
+from edge_sdk.transport.mqtt.incoming import Inbox
 from edge_sdk.transport.mqtt.paho_client import SocketLoop
 from edge_sdk.transport.mqtt.reasons import DisconnectReason
 from edge_sdk.transport.mqtt.retry import ConnectionResult, Retry, RetryDecision

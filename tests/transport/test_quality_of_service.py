@@ -12,7 +12,7 @@ from suite import until
 
 from edge_sdk.transport.base import Connected, Disconnected
 from edge_sdk.transport.chunks import CHUNK_BYTES
-from edge_sdk.transport.mqtt import transport as mqtt
+from edge_sdk.transport.mqtt import paho_link
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
 pytestmark = pytest.mark.broker
@@ -72,7 +72,7 @@ def test_after_a_break_everything_is_acknowledged_until_the_link_has_stood(
     transport.send("t/a", b"2", answered=True)
     while not fake.qualities:
         transport.poll(0.01)
-    monkeypatch.setattr(mqtt, "CALM_S", 0.0)
+    monkeypatch.setattr(paho_link, "CALM_S", 0.0)
     transport.send("t/a", b"3", answered=True)
     assert arrived(fake, 2) == [1, 0]
 

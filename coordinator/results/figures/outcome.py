@@ -7,7 +7,7 @@ import importlib.metadata
 import platform
 import statistics
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from coordinator.record.round_result import CURVES, PREFIXES, RoundResult
-from coordinator.record.run_record import RunRecord
 from coordinator.results.figures.device_figures import FIELDS, by_round
 from coordinator.results.figures.insight import Insight
 from coordinator.results.figures.kinds import by_kind
@@ -95,7 +94,6 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         refused_devices=tuple(record.refused_devices[name] for name in sorted(record.refused_devices)),
         warnings=server.warnings,
         scalars={way: record.scalars[way] for way in ("up", "down")},
-        metrics=means(comparable(record, server.method), {device.id for device in devices if device.learns}),
         time=dict(time),
         versions=versions(),
         transport=transport,
@@ -111,34 +109,20 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         kinds=by_kind(record, spec.class_names) if spec.rounds == FOREVER else {},
         card={"measured": len(sample)} if (sample := server.rounds.policy.closed_with) else {},
     )
-    return dataclasses.replace(found, warnings=(*found.warnings, *unmeasured(found)))
+    return dataclasses.replace(found, metrics=means(found), warnings=(*found.warnings, *unmeasured(found)))
 
 
-def comparable(record: RunRecord, method: Method[Any]) -> Mapping[str, Mapping[str, float]]:
-    """Return the metrics of each device; those of a model that all share only if of the last round that measured it."""
-    shared = [PREFIXES[model] for model in method.measured_models if PREFIXES[model] and method.global_model]
-    of_rounds = {prefix: getattr(record, f"{prefix}accuracy") for prefix in shared}
-    last = {
-        prefix: {*rounds[max(filter(rounds.get, rounds))]}
-        for prefix, rounds in of_rounds.items()
-        if any(rounds.values())
-    }
-    return {
-        device: {
-            name: value
-            for name, value in values.items()
-            if all(device in those for prefix, those in last.items() if name.startswith(prefix))
-        }
-        for device, values in record.metrics.items()
-    }
+def means(result: Result) -> dict[str, float]:
+    """The mean of each metric over the learning devices that measured it; of a model that all share, its last version.
 
-
-def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) -> dict[str, float]:
-    """The mean of each metric over those of `devices` that measured it; metrics: device -> name -> value."""
+    Who measured that version is decided by the model's accuracy.
+    """
+    last = {PREFIXES[model]: result.of_last_version(model) for model in result.models if PREFIXES[model]}
     found: dict[str, list[float]] = {}
-    for device in sorted(set(devices) & set(metrics)):
-        for name, value in metrics[device].items():
-            found.setdefault(name, []).append(value)
+    for device in result.devices:
+        for name, value in device.metrics.items() if device.learns else ():
+            if all(device.id in those for prefix, those in last.items() if those and name.startswith(prefix)):
+                found.setdefault(name, []).append(value)
     return {f"{name}_mean": statistics.fmean(values) for name, values in sorted(found.items())}
 
 

@@ -213,6 +213,14 @@ class Result:
         learners = self.learners
         return {device: value for device, value in accuracy.items() if device in learners}
 
+    def of_last_version(self, model: MeasuredModel, name: str = "accuracy") -> Mapping[str, float]:
+        """Accuracies by device id of a model that all devices share, in the last round that measured it, or empty.
+
+        Where few of many devices measure in a round, the newest figure of most is of a model that is long gone.
+        """
+        of_rounds = (entry.of(model, name) for entry in reversed(self.history) if self.one_model)
+        return next((found for found in of_rounds if self.learned(found)), {})
+
     def own_task(self, accuracy: Mapping[str, float] | None = None) -> dict[str, float]:
         """AMP, FM, WLP and quantiles over the learning devices; FM and WLP only if all of them were measured.
 

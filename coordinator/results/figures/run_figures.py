@@ -123,13 +123,8 @@ def _model(result: Result, model: MeasuredModel) -> dict[str, Any] | None:
 
 
 def _latest(result: Result, model: MeasuredModel, name: str) -> Mapping[str, float]:
-    """Accuracies of a shared model by device id; those of the last round that has any if all devices have one model.
-
-    Where few of many devices measure in a round, the newest figure of most is of a model that is long gone.
-    """
-    of_rounds = (entry.of(model, name) for entry in reversed(result.history) if result.one_model)
-    last = next((found for found in of_rounds if result.learned(found)), {})
-    return last or _newest(result, f"{PREFIXES[model]}{name}")
+    """Accuracies by device id of the last version of the one global model, or the newest of each device's own."""
+    return result.of_last_version(model, name) or _newest(result, f"{PREFIXES[model]}{name}")
 
 
 def _newest(result: Result, name: str) -> dict[str, float]:

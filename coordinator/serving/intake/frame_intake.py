@@ -143,9 +143,9 @@ FROM_STRANGERS = frozenset({"hello", "bye", STATUS, CONTROL})
 """The kinds of topics on which the coordinator listens to senders that do not take part."""
 
 
-def booked_to(topic: str) -> str:
-    """Return the sender to which a frame on this topic is attributed."""
-    return topics.sender(topic) or NOBODY
+def booked_to(origin: Origin) -> str:
+    """Return the sender to which a frame on a topic of this origin is attributed."""
+    return origin.device or NOBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +173,16 @@ class Intake:
         self.sender = NOBODY
         """The sender of the last frame: its topic's device, or where signatures are required, the verified one."""
 
-    def opened(self, incoming: Incoming) -> Opened:
+    def opened(self, incoming: Incoming, origin: Origin) -> Opened:
         """Return the message of a frame.  Raises RemoteProtocolError named after the check that it fails.
+
+        origin: what its topic names.
 
         In a lab that encrypts, a plain Hello is still opened, so that the coordinator can answer its sender.
         """
-        self.sender = NOBODY if self._security else booked_to(incoming.topic)
+        self.sender = NOBODY if self._security else booked_to(origin)
         with legible():
-            origin = self._origin(incoming.topic)
+            self._check_origin(origin)
             verify = self._verify(origin)
             frame = incoming.frame
             if origin.kind == CONTROL:
@@ -215,14 +217,12 @@ class Intake:
 
         return verify
 
-    def _origin(self, topic: str) -> Origin:
-        """Return what a topic names.  Raises RemoteProtocolError for one that only devices that joined may use."""
-        origin = topics.origin(topic)
-        if origin is None or origin.federation != self._federation:
+    def _check_origin(self, origin: Origin) -> None:
+        """Raise RemoteProtocolError for a foreign topic, and for one that only devices that joined may use."""
+        if not origin.kind or origin.federation != self._federation:
             raise RemoteProtocolError("topic", "a topic that this federation does not have")
         if origin.kind not in FROM_STRANGERS and not self._known(origin.device):
             raise RemoteProtocolError("stranger", f"{origin.device} has not joined")
-        return origin
 
 
 REPORT_S = 1.0
@@ -263,13 +263,14 @@ class FrameScreen:
 
         An empty message is not counted either: `lab revoke` sends one to delete a retained message.
         """
-        word = self._fault(topic, payload, now_s, chunk=chunk)
+        origin = topics.origin(topic)
+        word = self._fault(origin, payload, now_s, chunk=chunk)
         if not word:
             return True
         if word in (_COPY, _CLEARED):
             return False
         with self._lock:
-            sender = topics.sender(topic) or ""
+            sender = origin.device
             if (sender, word) not in self._refused and len(self._refused) >= MOST_REPORTED:
                 sender = ""
             self._topics.setdefault(sender, topic[: topics.LONGEST] if sender else "")
@@ -278,8 +279,8 @@ class FrameScreen:
 
     def place(self, topic: str) -> Place:
         """Return the room for a long frame on this topic; each device has one topic of each kind."""
-        origin = self._origin(topic)
-        if origin is None or origin.kind not in LONG_KINDS:
+        origin = topics.origin(topic)
+        if origin.federation != self._federation or origin.kind not in LONG_KINDS:
             return NO_PLACE
         if not self._known(origin.device):
             return Place(CONTROL_LIMITS.frame_bytes, STRANGER) if origin.kind == "hello" else NO_PLACE
@@ -297,14 +298,9 @@ class FrameScreen:
             named, self._topics = self._topics, {}
         return tuple(Rejected(named[sender], word, _REASONS[word], n) for (sender, word), n in counted.items())
 
-    def _origin(self, topic: str) -> Origin | None:
-        origin = topics.origin(topic)
-        return origin if origin is not None and origin.federation == self._federation else None
-
-    def _fault(self, topic: str, payload: bytes, now_s: float, *, chunk: bool) -> str:
+    def _fault(self, origin: Origin, payload: bytes, now_s: float, *, chunk: bool) -> str:
         """Return the word for the fault of a message, or empty if it has none."""
-        origin = self._origin(topic)
-        if origin is None:
+        if not origin.kind or origin.federation != self._federation:
             return "topic"
         device, cost = origin.device, HELLO_COSTS if origin.kind == "hello" else 1
         if origin.kind != CONTROL and not self._known(device):

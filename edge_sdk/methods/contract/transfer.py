@@ -60,7 +60,7 @@ T = TypeVar("T", bound=TransferParams)
 
 @wire("fedal-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceState:
+class TransferProgress:
     """The progress of this device in the round."""
 
     local_rounds: Count = 0
@@ -83,7 +83,7 @@ class Transfer(Method[T]):
         "W4: tau = 1, at which the less-forgetting terms have no effect",
         f"W5: more than {ROUND_TRIP_BUDGET} blocking round trips in a run",
     )
-    device_state = DeviceState
+    device_state = TransferProgress
     before = 0
     """The number of exchanges of a round before the first iteration."""
 
@@ -119,12 +119,12 @@ class Transfer(Method[T]):
 
     # -- on the device ----------------------------------------------------------------------------------------------
 
-    def exchange(self, device: OnDevice[DeviceState]) -> Stage[Up]:
+    def exchange(self, device: OnDevice[TransferProgress]) -> Stage[Up]:
         """Run iteration i: learn from iteration i - 1, then compute logits on the batch of iteration i."""
         params, job, iteration = self.params, device.job, device.job.exchange - self.before
         if job.learns and device.state.local_rounds != job.round + 1:
             yield from self.train(device)
-            device.state = DeviceState(local_rounds=job.round + 1)
+            device.state = TransferProgress(local_rounds=job.round + 1)
         if iteration < 0:
             return (yield from self.share(device))
         batches = self.public_batches(device)  # (tau, b)
@@ -139,13 +139,13 @@ class Transfer(Method[T]):
         logits: Floats = (yield Logits(Public(batches[iteration][None])))[0]  # (b, k)
         return {"logits": PublicLogits(values=logits, batch=batch_digest(job.spec, batches[iteration]))}
 
-    def public_batches(self, device: OnDevice[DeviceState]) -> Ints:
+    def public_batches(self, device: OnDevice[TransferProgress]) -> Ints:
         """The public batches P^{t,0..tau-1} of this round, each named by the exchange that uploads it: (tau, b)."""
         spec, round_, size = device.job.spec, device.job.round, self.params.public_batch
         exchanges = range(self.before, self.before + self.params.tau)
         return np.stack([batch_indices(spec, round_, each, size) for each in exchanges])
 
-    def train(self, device: OnDevice[DeviceState]) -> Stage[None]:
+    def train(self, device: OnDevice[TransferProgress]) -> Stage[None]:
         """Run the local stage: once a round, also on a device that joins the round late."""
         params, job = self.params, device.job
         if not job.local_steps:
@@ -158,7 +158,7 @@ class Transfer(Method[T]):
             )
         yield Fit(source=device.batches, objective=tuple(objective), optim=job.optim)
 
-    def transfer(self, device: OnDevice[DeviceState], batches: Ints, *, done: int) -> Stage[None]:
+    def transfer(self, device: OnDevice[TransferProgress], batches: Ints, *, done: int) -> Stage[None]:
         """Take one step on the batch of iteration `done`; a device that missed that iteration skips the step."""
         params, job = self.params, device.job
         came = self.terms_received(device, batches[done])
@@ -169,7 +169,7 @@ class Transfer(Method[T]):
         objective: tuple[Term, ...] = (kept, *came) if params.less_forgetting > 0 else came
         yield Fit(source=Public(batches[done : done + 1]), objective=objective, optim=job.optim)
 
-    def terms_received(self, device: OnDevice[DeviceState], batch: Ints) -> tuple[Term, ...]:
+    def terms_received(self, device: OnDevice[TransferProgress], batch: Ints) -> tuple[Term, ...]:
         """Return the terms from an iteration's results on this batch (b,), or empty without results."""
         mean = device.received(PublicLogits, "mean")
         if mean is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.papers.kinds import Claim, Headline, Line, Paper, Reported, Setting, Table, Values, devices
+from benchmarks.papers.tables.kinds import Claim, Headline, Line, Paper, Reported, Setting, Table, Values, devices
 
 ALL = ("gm", "local_accuracy")
 NOISE = {f"method.fedhkd.noise_{of}": 25.0 for of in ("features", "soft", "counts")}

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.papers import cells
-from benchmarks.papers.kinds import DEVIATIONS, SEEDS, SPENT, Claim, Setting, Table, Trend
+from benchmarks.papers.running import cells
+from benchmarks.papers.tables.kinds import DEVIATIONS, SEEDS, SPENT, Claim, Setting, Table, Trend
 from coordinator.results.comparison.compare_table import difference_text
 from coordinator.results.figures.intervals import Spread, spread_of
 

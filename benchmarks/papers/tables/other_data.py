@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.papers.kinds import Claim, Line, Paper, Setting, Table, Trend, devices
+from benchmarks.papers.tables.kinds import Claim, Line, Paper, Setting, Table, Trend, devices
 
 SPREAD = "within the spread of the seeds"
 NOT_CLIP = (

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.papers.cells import Cell
+from benchmarks.papers.running.cells import Cell
 from edge_sdk.errors import UsageError
 from edge_sim.bench import vibration
 

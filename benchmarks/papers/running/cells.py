@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import edge_sim
-from benchmarks.papers import csv_lines
-from benchmarks.papers.kinds import SEEDS, Line, Setting, Table
+from benchmarks.papers.running import csv_lines
+from benchmarks.papers.tables.kinds import SEEDS, Line, Setting, Table
 from coordinator.config import load_toml, to_toml
 from coordinator.results.comparison.compare import Trial
 from coordinator.results.figures.metrics import TARGETS
@@ -31,9 +31,9 @@ from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.studies.planned_runs import trial_config, with_setting
 
-DATA = Path(__file__).parents[2] / "data"
+DATA = Path(__file__).parents[3] / "data"
 """The folder of npz files, where EDGE_DATA names no other; git ignores it."""
-RUNS = Path(__file__).parents[2] / "runs" / "papers"
+RUNS = Path(__file__).parents[3] / "runs" / "papers"
 """The run folders of cells, for pictures; git ignores it."""
 CODE = ("edge_sdk", "coordinator", "edge_sim", "benchmarks/papers")
 """The folders whose code a row depends on."""
@@ -370,7 +370,7 @@ def _deviation(result: Result) -> float | None:
     return statistics.pstdev(values) if values else None
 
 
-def code_version(folder: Path = Path(__file__).parents[2]) -> dict[str, str]:
+def code_version(folder: Path = Path(__file__).parents[3]) -> dict[str, str]:
     """Return the commit that gave a row, and `changed` where the code differs from it; nothing outside a checkout."""
     git = ("git", "-C", str(folder))
     try:

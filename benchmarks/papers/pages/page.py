@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.common.points import markdown
-from benchmarks.papers import cells
-from benchmarks.papers.causes import CAUSES, Pair
-from benchmarks.papers.figures import FOLDER as PICTURES
-from benchmarks.papers.kinds import Headline, Paper, Table
-from benchmarks.papers.paper_page import NAMES, paper_page
-from benchmarks.papers.signs import Sign, found_in, gains, signs
-from benchmarks.papers.verdicts import (
+from benchmarks.papers.pages.causes import CAUSES, Pair
+from benchmarks.papers.pages.figures import FOLDER as PICTURES
+from benchmarks.papers.pages.paper_page import NAMES, paper_page
+from benchmarks.papers.pages.signs import Sign, found_in, gains, signs
+from benchmarks.papers.pages.verdicts import (
     COUNTED_WITH,
     ERROR_RATE,
     MARGIN,
@@ -24,6 +22,8 @@ from benchmarks.papers.verdicts import (
     judged,
     other_corrections,
 )
+from benchmarks.papers.running import cells
+from benchmarks.papers.tables.kinds import Headline, Paper, Table
 
 HOUR_S = 3600
 ROWS = "rows"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.papers import cells
-from benchmarks.papers.kinds import FIRST_SEED, Table
+from benchmarks.papers.running import cells
+from benchmarks.papers.tables.kinds import FIRST_SEED, Table
 from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
 from coordinator.results.figures.result import Result
 from coordinator.results.plots import curve_plots, device_plots, insight_plots, plots

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.papers.kinds import Claim, Headline, Line, Paper, Reported, Setting, Table
+from benchmarks.papers.tables.kinds import Claim, Headline, Line, Paper, Reported, Setting, Table
 
 ALL = ("gm", "pm_v", "pm_l")
 PERSONAL = ALL[1:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.papers.kinds import Claim, Elsewhere, Headline, Line, Paper, Reported, Setting, Table, Trend
+from benchmarks.papers.tables.kinds import Claim, Elsewhere, Headline, Line, Paper, Reported, Setting, Table, Trend
 
 BOTH = ("global_amp", "global_wlp")
 ALL = (*BOTH, "fm_sd")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.papers.kinds import Claim, Headline, Line, Paper, Reported, Setting, Table, Trend, Values
+from benchmarks.papers.tables.kinds import Claim, Headline, Line, Paper, Reported, Setting, Table, Trend, Values
 
 MEAN = ("personal",)
 OUTPUTS: Values = {"method.fedal.max_devices": 10}

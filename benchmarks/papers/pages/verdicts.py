@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.papers.signs import NOT_RUN, Sign
+from benchmarks.papers.pages.signs import NOT_RUN, Sign
 
 SHOWN, LEANING, LEVEL, OPEN, ONE_SEED = "shown", "leaning", "level", "open", "one seed"
 LEANING_AGAINST, AGAINST = "leaning against", "against"

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from benchmarks.papers.kinds import SPENT, Claim, Fall, Headline, Line, Paper, Reported, Setting, Table, Trend, devices
+from benchmarks.papers.tables.kinds import (
+    SPENT,
+    Claim,
+    Fall,
+    Headline,
+    Line,
+    Paper,
+    Reported,
+    Setting,
+    Table,
+    Trend,
+    devices,
+)
 
 OWN = ("local_accuracy",)
 FIVE = "cycle:fedssa-cnn-1,fedssa-cnn-2,fedssa-cnn-3,fedssa-cnn-4,fedssa-cnn-5"

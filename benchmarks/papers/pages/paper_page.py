@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.common.points import markdown, mean_and_deviation
-from benchmarks.papers import cells
-from benchmarks.papers.figures import FIGURES
-from benchmarks.papers.figures import FOLDER as PICTURES
-from benchmarks.papers.kinds import Line, Paper, Setting, Table
-from benchmarks.papers.signs import NOT_RUN, Found, found_in, reached
-from benchmarks.papers.verdicts import Judged, missed
+from benchmarks.papers.pages.figures import FIGURES
+from benchmarks.papers.pages.figures import FOLDER as PICTURES
+from benchmarks.papers.pages.signs import NOT_RUN, Found, found_in, reached
+from benchmarks.papers.pages.verdicts import Judged, missed
+from benchmarks.papers.running import cells
+from benchmarks.papers.tables.kinds import Line, Paper, Setting, Table
 from coordinator.config import load_toml
 from coordinator.record.units import human_bytes, human_flops
 from coordinator.results.figures.metrics import TARGETS
