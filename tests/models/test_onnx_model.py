@@ -154,7 +154,7 @@ class TestFiles:
             (flatten_model([(0, 1, 6, 6)]), "batches of 0"),
             (flatten_model(kind=TensorProto.STRING), "no output"),
             (flatten_model(kind=TensorProto.INT64), "no output"),
-            (b"not a model", "no .onnx file"),
+            (b"not a model", "not an .onnx file"),
             ("/nowhere/model.onnx", "No such file"),
         ],
         ids=["batch", "strings", "integers", "noise", "nowhere"],

@@ -103,7 +103,7 @@ def test_classes_that_the_estimator_has_not_seen() -> None:
     [
         (SGDClassifier(), "not fitted"),
         (fitted(GaussianNB()), "PredictOnly"),
-        (StandardScaler().fit(flat()), "no classifier"),
+        (StandardScaler().fit(flat()), "not a classifier"),
         (LogisticRegression().fit(flat(), np.array(list("ab") * 20)), "class ids"),
         (object(), "object"),
     ],

@@ -168,7 +168,7 @@ def test_pages_are_written_without_running_a_cell(tiny: Table, tmp_path: Path) -
     assert run_tiny(tiny, out, "--page") == 0
     assert not rows_folder(out).exists()
     assert "| fast over local | iid | personal |  | not run yet |  | not run yet |" in own_page(out)
-    assert "not run yet: 6. They are run by `python -m benchmarks.papers --table tiny`" in own_page(out)
+    assert "not run yet: 6. This runs them: `python -m benchmarks.papers --table tiny`" in own_page(out)
 
 
 def test_every_row_is_of_a_cell_as_its_settings_are_now() -> None:

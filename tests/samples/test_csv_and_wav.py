@@ -53,7 +53,7 @@ def test_a_csv_file_of_each_kind(tmp_path: Path) -> None:
         ("label,t\n0,a\n", TEXTS | {"text": "t", "length": 0}, "length 0: expected a whole number of at least 1"),
         ("label,a,b\n0,1,2\n1,0,\n", TEXTS, "row 3 has the id 0, which pads shorter texts"),
         ("label,a,b\n0,1,2\n1,0,0\n", TEXTS, "row 3 has no tokens"),
-        ("run,label,a\n,0,1\n", STEPS, "row 2, column run: nothing there"),
+        ("run,label,a\n,0,1\n", STEPS, "row 2, column run: the cell is empty"),
         ("label,a\n", {}, "has no rows of samples"),
         ("", {}, "the file is empty"),
         ("label,a,b\n0,1,2\n1,,\n", TEXTS, "row 3: a text without tokens"),

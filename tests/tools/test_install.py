@@ -169,7 +169,7 @@ def test_systemd_finds_no_fault(folder, changed):
         (["--systemd"], OPTIONS[2:], "give --broker URL, or --identity DIR"),
         (["--systemd"], ["--identity", "missing", *OPTIONS[2:]], "missing is not an identity folder"),
         (["--systemd"], [*OPTIONS, "--public", "missing.npz"], "missing.npz"),
-        (["--systemd"], [*OPTIONS, "--ca", "a\nb"], "--ca|printed"),
+        (["--systemd"], [*OPTIONS, "--ca", "a\nb"], "--ca|unprintable"),
         (["--systemd"], [*OPTIONS[:4], "--app", "no_such_module:make", *OPTIONS[6:]], "no_such_module"),
         (["--systemd", "--memory", "lots"], OPTIONS, "--memory"),
         (["--systemd", "--memory", "1M"], OPTIONS, "--memory"),
