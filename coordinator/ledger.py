@@ -261,6 +261,10 @@ class Ledger:
         self._number(device, number)
         return number
 
+    def number_of(self, device: str) -> int | None:
+        """The number of a stored device, or None."""
+        return self._numbers.get(device)
+
     def _number(self, device: str, number: int) -> None:
         self._numbers[device] = number
         self._taken.add(number)

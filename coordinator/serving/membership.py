@@ -87,6 +87,8 @@ class MembershipHandler:
         self._run = context.ledger.run
         """The run's id, read once: each Welcome has it."""
         self._strangers, self._disk_faults = LineBudget(), LineBudget(first=1)
+        self._stored: dict[str, tuple[Hello, int]] = {}
+        """By device: its newest Hello in the ledger, and the start (boot epoch) in which it said that."""
         self._few_told = set[str]()
         """The devices whose wait for new samples was logged."""
 
@@ -132,7 +134,7 @@ class MembershipHandler:
                 self._displace(displaced)
             self._registry.greeted(device, stamp)
             self._registry.identities.contested_by(hello, stamp)
-            return self._admit(hello, frame, now_s, came_bytes=came_bytes, instead_of=displaced)
+            return self._admit(hello, stamp, frame, now_s, came_bytes=came_bytes, instead_of=displaced)
         if refusal is not None and not self._signed and device in self._registry.hellos and not self._barred(device):
             # possibly forged: the device takes part, so it is fit; a genuine one sends Hello again
             instance = NOBODYS if self._registry.hellos[device].instance else None
@@ -144,7 +146,7 @@ class MembershipHandler:
         self._registry.greeted(device, stamp)
         if refusal is not None:
             return self._turn_away(device, refusal, now_s, hello.instance)
-        return self._admit(hello, frame, now_s, came_bytes=came_bytes)
+        return self._admit(hello, stamp, frame, now_s, came_bytes=came_bytes)
 
     def _refusal(self, hello: Hello) -> RefusalReason | None:
         device = hello.device
@@ -170,13 +172,13 @@ class MembershipHandler:
             self._context.note(told)
 
     def _admit(
-        self, hello: Hello, frame: bytes, now_s: float, *, came_bytes: int, instead_of: str = ""
+        self, hello: Hello, stamp: Stamp, frame: bytes, now_s: float, *, came_bytes: int, instead_of: str = ""
     ) -> rounds.RoundEvent | None:
         """Welcome a device.  instead_of: a device that gave up its place, or empty."""
         device = hello.device
         if device in self._orders.forgotten:
             self._orders.let_in(device)
-        number = self._ledger.enrol(device, self._registry.place_on_roster(device), frame)
+        number = self._enrolled(hello, stamp, frame)
         self._record.admitted(device, came_bytes)
         if self._context.spec.rounds == FOREVER:
             self._record.is_kind(device, board=hello.board, model=hello.model)
@@ -199,6 +201,19 @@ class MembershipHandler:
             return rounds.Lost(device)  # likewise; if it took part before, the round must not wait for it
         self._take_in(hello, now_s)
         return rounds.Joined(device, now_s, instead_of)
+
+    def _enrolled(self, hello: Hello, stamp: Stamp, frame: bytes) -> int:
+        """Store a device, and return its number.
+
+        A Hello that only repeats the stored one is not written: a write takes a sync of the disk, and of very many
+        devices that wait for their Welcome more say hello again in a second than the disk takes.  In a lab each is
+        written, because replays are told by the stamp of the stored one.
+        """
+        device, said, number = hello.device, (hello, stamp.boot_epoch), self._ledger.number_of(hello.device)
+        if number is None or self._signed or self._stored.get(device) != said:
+            number = self._ledger.enrol(device, self._registry.place_on_roster(device), frame)
+            self._stored[device] = said
+        return number
 
     def _check_newest(self, hello: Hello, stamp: Stamp) -> None:
         """Raise RemoteProtocolError for a signed Hello that is not newer than the device's last one.
