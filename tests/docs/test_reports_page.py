@@ -78,6 +78,7 @@ def test_every_picture_is_listed(result, tmp_path):
         drawn.setdefault(path.stem, set()).add("compare")
     rows = re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \|", section("Pictures"), re.MULTILINE)
     drawn |= {"prototype_cosines": {"run", "compare"}}  # fedavg has none: see test_insight
+    drawn |= {"who_was_waited_for": {"run"}}  # no round waited here: see test_plots
     drawn |= {"instruments_by_round": {"run", "compare"}}  # fedavg has one loss term: see test_instruments
     assert {name: set(of.split(", ")) for name, of in rows} == {**drawn, "gain_KEY": {"sweep"}}
 
