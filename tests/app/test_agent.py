@@ -406,7 +406,7 @@ def test_predict_pads_series_of_several_lengths_and_says_what_it_does_not_take(t
     )
     both = agent.predict([np.ones((5, 3)), np.full((1, 3), 2)])
     np.testing.assert_allclose(both[:1], agent.predict(np.ones((1, 5, 3))), rtol=1e-6)
-    with pytest.raises(UsageError, match="sample 0 has 7 steps, 6 are taken"):
+    with pytest.raises(UsageError, match="sample 0 has 7 steps, 6 fit"):
         agent.predict(np.ones((1, 7, 3)))
     tokens = {"kind": "tokens", "vocabulary": 9}
     texts = edge_sdk.Samples([[1, 2], [3]], [0, 1], **tokens)
