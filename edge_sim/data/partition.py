@@ -34,6 +34,10 @@ SIZES: Mapping[str, tuple[int, int]] = {
 """Training samples and classes of data sets that are always the same; of digits with those of the test."""
 
 
+EVEN = ("iid", "dirichlet-equal")
+"""The kinds of partition that give all devices equally many samples."""
+
+
 def partition(
     table: PartitionTable, y: Ints, devices: int, classes: int, seed: int, *, users: NDArray[Any] | None = None
 ) -> list[Ints]:
@@ -64,7 +68,8 @@ def partition(
         parts = _by_user(users, devices, rng)
     else:
         parts = _classes_per_device(table.classes_per_device, y, devices, classes, rng)
-    check_least(parts, table.min_samples, "use fewer devices or a smaller public part")
+    even = "" if table.kind in EVEN else '; kind = "iid" gives all equally many'
+    check_least(parts, table.min_samples, f"lower it, or use fewer devices or a smaller public part{even}")
     return parts
 
 

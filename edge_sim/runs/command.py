@@ -34,7 +34,7 @@ from edge_sim.fleet.fleet import Fleet, build_fleet
 from edge_sim.runs import run_folder
 from edge_sim.runs.run_folder import check_new
 from edge_sim.runs.runner import as_run_failed, run_in, trains_alone
-from edge_sim.runs.simulation_result import measuring_line, sample_line
+from edge_sim.runs.simulation_result import expected_error, measuring_line, sample_line
 
 
 def command(args: argparse.Namespace) -> int:
@@ -79,7 +79,10 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
                 fleet = build_fleet(config)
                 config, why = resolve_run(config, fleet, out)
             measuring = measuring_line(fleet, settings.MEASURED, alone=trains_alone(config, sampled=False))
-            fleet_lines = sample_line(fleet), measuring if config.run.measured == settings.AUTO else ""
+            fleet_lines = (
+                sample_line(fleet) + expected_error(fleet),
+                measuring if config.run.measured == settings.AUTO else "",
+            )
             lines = (*config.remarks, why, fleet.dataset.public_taken, fleet.dataset.remark, *fleet_lines)
             sys.stderr.writelines(f"{line}\n" for line in lines if line)
         sys.stderr.write(f"{_start(config, len(fleet.measured) if fleet is not None else 0)}\n")
@@ -133,7 +136,11 @@ def _start(config: Config, sampled: int) -> str:
     table = config.federation
     who = f"the {sampled:,} measured devices" if sampled else "each device"
     first = f"first {who} alone, for comparison; then " if trains_alone(config, sampled=bool(sampled)) else ""
-    count = "rounds without an end" if table.rounds == FOREVER else f"{table.rounds} rounds"
+    count = (
+        "rounds without an end"
+        if table.rounds == FOREVER
+        else f"{table.rounds} round{'' if table.rounds == 1 else 's'}"
+    )
     return f"{table.name}: {first}{table.devices:,} devices under {table.method}, {count}"
 
 

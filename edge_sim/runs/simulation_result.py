@@ -234,12 +234,18 @@ def _in_batches(model: Model, samples: np.ndarray, what: str) -> Floats:
 def sample_line(fleet: Fleet) -> str:
     """Return the remark of a run on its sample of measured devices, or empty if all are measured."""
     count, of = len(fleet.measured), len(fleet.devices)
+    drawn = f'{count:,} of {of:,} devices are measured, drawn by the seed (run.measured = "all": all)'
+    return drawn if count else ""
+
+
+def expected_error(fleet: Fleet) -> str:
+    """Return what interval a sample may give, in words for the line before a run, or empty if all are measured."""
+    count, of = len(fleet.measured), len(fleet.devices)
     if not count:
         return ""
     return (
-        f"{count:,} of {of:,} devices are measured, drawn by the seed "
-        f'(run.measured = "all": all); their mean is within {half_width(10.0, count, of):.1f} points of that of all '
-        "where accuracies have a standard deviation of 10 points (95 %)"
+        f"; their mean is within {half_width(10.0, count, of):.1f} points of that of all where accuracies have a "
+        "standard deviation of 10 points (95 %)"
     )
 
 

@@ -26,7 +26,7 @@ def why_together(fleet: Fleet, faults: Faults | None, *, resumed: bool) -> str:
     if os.name != "posix":
         return "this system does not hand files down to processes"
     if resumed:
-        return "a resumed run is not divided: it counts what resuming costs all devices together"
+        return "resumed runs are not divided, because what resuming costs is counted over all devices"
     if faults is not None and faults.disconnect:
         return "with faults.disconnect a frame of one device instantly cuts off all others"
     at_once = [kit.link for kit in (device.kit for device in fleet.devices) if not min(both_ways_s(kit.link))]

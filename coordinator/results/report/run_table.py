@@ -212,7 +212,10 @@ def _mean_row(result: Result, whole: Mapping[str, Any]) -> tuple[str, ...]:
         if figure.name in own or not column.right:
             found.append(own.get(figure.name, ""))
         else:
-            values = [value for value in map(figure.of, result.devices) if value is not None]
+            # those that trained alone, for the other devices of a fleet have no steps to count
+            only = [each for each in result.devices if each.standalone_accuracy is not None]
+            devices = only if figure.name == "standalone_steps" else result.devices
+            values = [value for value in map(figure.of, devices) if value is not None]
             found.append(figure.said(statistics.fmean(values) if values else 0.0))
     return tuple(found)
 
