@@ -182,14 +182,18 @@ class LightFleet:
                     if device.online:
                         device.tick(now_s)
                         device.client.loop_misc()
+                        if device.client.socket() is None:  # no selector reports a socket that its client has closed
+                            self._drop(device)
             self._serve(0.02)
 
     def _connect_missing(self) -> None:
         for device in self.devices:
             if device not in self._registered:
-                with suppress(OSError):
+                try:
                     device.connect()
-                    self._register(device)
+                except OSError:
+                    return  # no broker: it would refuse the others, too
+                self._register(device)
 
     def _register(self, device: LightDevice) -> None:
         socket = device.client.socket()
