@@ -161,6 +161,7 @@ class MembershipHandler:
     def _displace(self, device: str) -> None:
         """Forget a device on probation; another one takes its place.  Raises StoreError."""
         self._ledger.forget(device)
+        self._stored.pop(device, None)  # strangers must not fill the memory
         self._registry.forget(device)
         self._record.displaced(device)
         self._report.forgot(device)
@@ -205,9 +206,9 @@ class MembershipHandler:
     def _enrolled(self, hello: Hello, stamp: Stamp, frame: bytes) -> int:
         """Store a device, and return its number.
 
-        A Hello that only repeats the stored one is not written: a write takes a sync of the disk, and of very many
-        devices that wait for their Welcome more say hello again in a second than the disk takes.  In a lab each is
-        written, because replays are told by the stamp of the stored one.
+        A Hello that only repeats the stored one is not written: a write takes a sync of the disk, and thousands of
+        waiting devices repeat their Hellos faster than the disk syncs.  A lab writes each, because it recognises
+        replays by the stored stamp.
         """
         device, said, number = hello.device, (hello, stamp.boot_epoch), self._ledger.number_of(hello.device)
         if number is None or self._signed or self._stored.get(device) != said:
