@@ -545,9 +545,10 @@ class SmallInbox(Inbox):
 
     def __init__(self) -> None:
         super().__init__(max_frames=10)
-        self.frames = 0
+        self.events = self.frames = 0
 
     def put(self, event: TransportEvent) -> None:
+        self.events += 1
         self.frames += isinstance(event, Incoming)
         super().put(event)
 
@@ -567,6 +568,38 @@ def test_a_full_inbox_stops_reading_and_loses_nothing(
     time.sleep(0.3)
     assert inbox.frames == 10
     assert [frame for _, frame in frames(receiver, 200)] == sent
+
+
+def test_a_link_whose_reading_pauses_beyond_the_keep_alive_time_is_kept(
+    opened: Opener, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, inbox = opened(broker.url, "a"), SmallInbox()
+    monkeypatch.setattr(mqtt, "Inbox", lambda: inbox)
+    receiver = opened(broker.url, "b", keepalive_s=1)
+    receiver.connect(["t/b"])
+    sender.connect([])
+    until(sender, Connected), until(receiver, Connected)
+    sent = [n.to_bytes(2, "big") for n in range(30)]
+    for frame in sent:
+        sender.send("t/b", frame)
+    time.sleep(2.5)  # the answers to two pings wait behind frames that nobody reads
+    events = [receiver.poll(5.0) for _ in sent]
+    assert [event.frame for event in events if isinstance(event, Incoming)] == sent, events
+
+
+def test_a_link_opens_while_the_inbox_is_full(
+    opened: Opener, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = SmallInbox()
+    for _ in range(10):
+        inbox.put(Incoming("t/b", b""))
+    monkeypatch.setattr(mqtt, "Inbox", lambda: inbox)
+    receiver = opened(broker.url, "b")
+    receiver.connect(["t/b"])
+    deadline_s = time.monotonic() + 5.0
+    while inbox.events < 11 and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert [receiver.poll(0.0) for _ in range(11)][10] == Connected()
 
 
 def test_more_than_1023_open_files(opened: Opener, broker: EmbeddedBroker) -> None:

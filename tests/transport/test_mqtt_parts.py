@@ -352,6 +352,9 @@ class Line:
         self.calls.append("write")
         self.waiting = False
 
+    def note_alive(self) -> None:
+        self.calls.append("alive")
+
     def loop_misc(self) -> None:
         self.calls.append("misc")
 
@@ -362,12 +365,12 @@ def test_the_socket_loop_reads_writes_pauses_and_wakes() -> None:
         loop, line = SocketLoop(), Line(near)
         far.sendall(b"1")
         assert loop.run_once(line, may_read=lambda: False)
-        assert line.calls == ["misc"]
+        assert line.calls == ["alive", "misc"]
         assert loop.run_once(line, may_read=lambda: True)
-        assert line.calls == ["misc", b"1", "misc"]
+        assert line.calls == ["alive", "misc", b"1", "misc"]
         line.waiting = True
         loop.run_once(line, may_read=lambda: False)
-        assert line.calls[3:] == ["write", "misc"]
+        assert line.calls[4:] == ["write", "alive", "misc"]
         loop.wake()
         loop.run_once(line, may_read=lambda: True)
         line.connection = None
@@ -394,9 +397,9 @@ def test_the_socket_loop_reads_on_while_there_is_room_for_what_came_with_a_packe
         assert line.calls == ["read", "read", "misc"]
         near.recv(1)
         assert loop.run_once(line, may_read=lambda: False)
-        assert line.calls[3:] == ["misc"]
+        assert line.calls[3:] == ["alive", "misc"]
         assert loop.run_once(line, may_read=lambda: True)  # from what was read ahead: nothing comes from the socket
-        assert line.calls[4:] == ["read", "misc"]
+        assert line.calls[5:] == ["read", "misc"]
         loop.close()
 
 

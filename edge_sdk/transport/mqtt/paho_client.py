@@ -102,6 +102,13 @@ class LeanClient(Client):
         self._take_message(found)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
+    def note_alive(self) -> None:
+        """Start the wait for an answer to the last ping again.
+
+        For while the answer may have arrived but is not read yet: reading is paused, or messages came before it.
+        """
+        self._ping_t = 0.0
+
     def loop_write(self) -> MQTTErrorCode:
         """Write pending bytes without calling `on_publish`; the object that `publish` returned shows the progress."""
         handler, self.on_publish = self.on_publish, None
@@ -142,6 +149,7 @@ class LeanClient(Client):
             return False
         self._ended = not piece
         self._ahead += piece
+        self.note_alive()
         return not self._ended
 
     def _packet_bytes(self) -> int:
@@ -233,7 +241,10 @@ class SocketClient(Protocol):
         """Write the bytes that can be written without waiting."""
 
     def loop_misc(self) -> object:
-        """Send keep-alive messages when they are due."""
+        """Send keep-alive messages when they are due, and close the connection if one is not answered."""
+
+    def note_alive(self) -> None:
+        """Start the wait for that answer again."""
 
 
 class SocketLoop:
@@ -275,6 +286,8 @@ class SocketLoop:
             self._wait(client, connection, may_read, min(timeout_s, _WAIT_S if reading else _PAUSED_WAIT_S))
         if client.want_write():
             client.loop_write()
+        if not reading:
+            client.note_alive()
         client.loop_misc()
         return client.socket() is not None
 

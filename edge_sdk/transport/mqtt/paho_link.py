@@ -241,8 +241,8 @@ class PahoLink:
         return len(self._unwritten) < before
 
     def _has_room(self) -> bool:
-        """Whether the layer above keeps up: else frames wait in the broker."""
-        return not self._inbox.full
+        """Whether the layer above keeps up: else frames wait in the broker.  Its answers to CONNECT cannot wait."""
+        return not self.ready or not self._inbox.full
 
     def _send_waiting(self) -> None:
         while (message := self._send_queue.next()) is not None:
