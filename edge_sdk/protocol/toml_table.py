@@ -119,7 +119,8 @@ def _with_value(problem: str, table: Mapping[str, Any]) -> str:
         value = _at(path, table)
     except (LookupError, ValueError, TypeError):  # a key that is missing, or a check of several values
         return problem
-    return f"{path}: {text}, found {one_line(repr(value), MOST_QUOTED)}"
+    written = str(value).lower() if isinstance(value, bool) else repr(value)  # as TOML has it
+    return f"{path}: {text}, found {one_line(written, MOST_QUOTED)}"
 
 
 def _at(path: str, value: Any) -> Any:

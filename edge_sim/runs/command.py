@@ -85,7 +85,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
             )
             lines = (*config.remarks, why, fleet.dataset.public_taken, fleet.dataset.remark, *fleet_lines)
             sys.stderr.writelines(f"{line}\n" for line in lines if line)
-        sys.stderr.write(f"{_start(config, len(fleet.measured) if fleet is not None else 0)}\n")
+        sys.stderr.write(f"{_start(config, out, len(fleet.measured) if fleet is not None else 0)}\n")
         result = run_in(
             out,
             config,
@@ -131,11 +131,12 @@ def _drawn(result: Result, folder: Path, *, wanted: bool) -> str:
     return f"pictures: {count} in {folder}, drawn in {took} after the run (--no-plots leaves them out)"
 
 
-def _start(config: Config, sampled: int) -> str:
-    """Describe the run that is about to start.  sampled: the measured devices, or 0 for all."""
-    table = config.federation
-    who = f"the {sampled:,} measured devices" if sampled else "each device"
-    first = f"first {who} alone, for comparison; then " if trains_alone(config, sampled=bool(sampled)) else ""
+def _start(config: Config, out: Path, sampled: int) -> str:
+    """Describe the run that is about to start or to continue.  sampled: the measured devices, or 0 for all."""
+    table, first = config.federation, ""
+    if trains_alone(config, sampled=bool(sampled)) and not (out / "checkpoint").exists():  # else they have trained
+        who = f"the {sampled:,} measured devices" if sampled else "each device"
+        first = f"first {who} alone, for comparison; then "
     count = (
         "rounds without an end"
         if table.rounds == FOREVER

@@ -8,14 +8,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from edge_sdk.protocol.frames.codec import CommonKnowledge
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport, Publication
-from edge_sdk.transport.memory.splicing import Splicer
 from edge_sim.clock.awake_devices import AwakeDevices
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.clock.computation_queue import ComputationQueue
@@ -67,7 +65,6 @@ class ProcessContext:
 
     queue: ComputationQueue
     common: CommonKnowledge = field(default_factory=CommonKnowledge)
-    splicers: defaultdict[str, Splicer] = field(default_factory=lambda: defaultdict(Splicer))
     kinds: DormantKinds | None
     """Which devices may be dormant, or None if none may."""
     awake: AwakeDevices | None
@@ -80,7 +77,6 @@ class DeviceWorld:
     def __init__(self, device: Device, setup: ShardSetup, process: ProcessContext) -> None:
         self.clock, self._queue = VirtualClock(), process.queue
         self.hub = HalfHub(self.clock, setup.faults, setup.faults_seed)
-        self.hub.splicers = process.splicers
         self.waiting = 0
         """Number of frames from elsewhere that are not accepted yet."""
         spec = setup.spec

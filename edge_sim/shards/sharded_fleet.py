@@ -216,9 +216,7 @@ class ShardedFleet:
         """Give the shards the coordinator's publications."""
         for given in self.hub.taken():
             device = topics.receiver(given.topic)
-            frame = self.hub.spliced(given.topic, given.frame)
-            sent = given if frame is given.frame else given._replace(frame=frame)
-            self.shards.send(Sent(EVERYBODY if device is None else self._numbers[device], sent))
+            self.shards.send(Sent(EVERYBODY if device is None else self._numbers[device], given))
 
     def lose_coordinator(self, at_s: float, for_s: float) -> None:
         """Implement FaultyFleet."""

@@ -149,7 +149,8 @@ class EventLog(RunObserver):
         self._write("turned-away", device=device, message=message)
 
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
-        """Append `round`, with the newest accuracies."""
+        """Append `round`, with the newest accuracies, of round `accuracy_round`; the last ones are in accuracy.csv."""
+        accuracy_round, accuracy = record.newest_accuracies()
         self._write(
             "round",
             round=result.round,
@@ -157,7 +158,8 @@ class EventLog(RunObserver):
             contributors=result.contributors,
             bytes_up=result.bytes_up,
             bytes_down=result.bytes_down,
-            accuracy=record.newest_accuracies()[1],
+            accuracy_round=accuracy_round,
+            accuracy=accuracy,
         )
 
     def noted(self, message: str) -> None:

@@ -12,7 +12,7 @@ disconnected for a while.
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,6 @@ from edge_sdk.protocol.frames.frame_parts import Frame, FrameParts, ToldFrame, b
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Screen, TransportEvent
 from edge_sdk.transport.chunks import CHUNK_BYTES
 from edge_sdk.transport.memory.fault_draws import FaultDraws
-from edge_sdk.transport.memory.splicing import LEAST_BYTES, Splicer
 
 C = TypeVar("C")
 _CONNECTED = Connected()
@@ -206,7 +205,6 @@ class Hub:
         """The latest of them."""
         self.down = False
         """Whether the broker itself is down."""
-        self.splicers: defaultdict[str, Splicer] = defaultdict(Splicer)
         """The shared parts of long frames in transit, by the last level of their topic."""
         self.on_publish: Callable[[Frame], None] = lambda _frame: None
         """Called with each frame that is published."""
@@ -366,14 +364,7 @@ class Hub:
         if self.clock is None:
             client.push(Incoming(topic, bytes(frame)))
         else:
-            event = Incoming(topic, self.spliced(topic, frame))
-            self.clock.at(arrival_s, partial(client.arrive, event))
-
-    def spliced(self, topic: str, frame: Frame) -> Frame:
-        """Return a frame, or if it is long and like the one before of this kind, the frame with a shared middle."""
-        if isinstance(frame, FrameParts) or len(frame) < LEAST_BYTES:
-            return frame
-        return self.splicers[topic.rpartition("/")[2]].spliced(frame)
+            self.clock.at(arrival_s, partial(client.arrive, Incoming(topic, frame)))
 
 
 class MemoryTransport:

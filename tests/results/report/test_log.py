@@ -22,7 +22,7 @@ def test_every_event_is_a_line_of_json(tmp_path: Path) -> None:
     log.noted("broker: gone")
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["joined", "turned-away", "round", "note"]
-    assert lines[2]["accuracy"] == {"a": 0.5}
+    assert (lines[2]["accuracy_round"], lines[2]["accuracy"]) == (1, {"a": 0.5})
 
 
 def test_a_line_that_the_disk_will_not_have_ends_no_run(tmp_path: Path) -> None:
