@@ -112,7 +112,7 @@ class _Stopwatch:
 
 @contextmanager
 def _source(frame_bytes: int) -> Any:
-    """Yield a port, and an event after which whoever has connected there is sent FRAMES frames."""
+    """Yield a port, and an event after which each connected client is sent FRAMES frames."""
     go = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=_serve, args=(listener, go, _packet(frame_bytes)), daemon=True)

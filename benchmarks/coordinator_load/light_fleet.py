@@ -38,7 +38,7 @@ class LightDevice:
     name: str
     client: Client = field(init=False)
     welcomed_s: float | None = None
-    """When the last Welcome came; None: not since the last connection began."""
+    """When the last Welcome came, or None if none has on this connection."""
     waits: dict[Place, tuple[bytes, float, float]] = field(default_factory=dict)
     """By exchange: the frame of the upload, when it was sent first, and when to send it again."""
     resend_wait_s: float = RESEND_FIRST_S

@@ -140,7 +140,7 @@ class Footprint:
     syncs: float
     """Calls a round that wait for the disk."""
     logits_peak_mib: float | None = None
-    """The most memory during rounds of FedMD, with logits for a public set; None: it has no such method."""
+    """The peak of memory in rounds of FedMD, with logits for a public set, or None for a peer without such a method."""
 
 
 class Watch:

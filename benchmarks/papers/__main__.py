@@ -67,7 +67,7 @@ def main(
         else:
             failed = _run(papers, wanted, out, runs, again=args.again)
     except KeyboardInterrupt:
-        _say("interrupted; finished cells are kept, and the same command goes on")
+        _say("interrupted; finished cells are kept, and the same command continues")
         return INTERRUPTED
     except EdgeError as error:
         sys.stderr.write(f"papers: {error}\n")

@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ MISSED_SHARE = 0.1
 MAX_REFUSED = 256
 """The most devices whose refusal is kept, so that a sender that invents names fills neither the memory nor a report."""
 MAX_MISSED, NEWEST_MISSED = 2000, 200
-"""The most missed exchanges that are kept one by one, and those of rounds without an end; counts continue."""
+"""The maximum number of missed exchanges kept one by one: of a run, and of one without an end.  Counts continue."""
 CAME_LATE, SAID_NOTHING, LINK_LOST = (
     "its upload came after the deadline",
     "nothing came before the deadline",
@@ -55,7 +54,6 @@ def _scalars(payload: Payload) -> int:
     return found
 
 
-@lru_cache(maxsize=1024)
 def _model(name: str) -> MeasuredModel:
     """Return the model that the name of a figure is about."""
     return next((model for model, prefix in PREFIXES.items() if prefix and name.startswith(prefix)), "personal")
@@ -172,8 +170,8 @@ class RunRecord:
     capped: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By device that claimed more samples than it is believed to have: what it claimed last, and what it weighed as."""
     count_cap: tuple[int, int] | None = None
-    """The most samples that a device is believed to have in this round, 0: any number, and what those that claim more
-    weigh with, or None before the first round opens."""
+    """(limit, weight) of this round: a device that claims more than `limit` samples weighs as `weight`; with the limit
+    0 every claim counts.  None before the first round."""
     slot_caps: dict[str, int] = field(default_factory=dict)
     """The caps that cut the counts in slots, by device."""
     control: ControlGroup = field(default_factory=ControlGroup)
@@ -216,8 +214,8 @@ class RunRecord:
     sample: frozenset[str] = frozenset()
     """The devices whose accuracies count where a sample of a fleet is measured, or empty.  Not saved."""
     whole: tuple[int, int] | None = None
-    """In a simulation, the last round after which all devices were measured that are to be, and their number; else
-    None.  Not saved."""
+    """In a simulation, the last round after which all measured devices were measured, and their number; else None.  Not
+    saved."""
     unsaved: set[int] = field(default_factory=set, repr=False, compare=False)
     """The numbers of the rounds with figures that are not saved yet."""
     skips_rolled: int = 0
@@ -296,7 +294,7 @@ class RunRecord:
             self.instruments.setdefault(round_, {}).setdefault(name, {})[source] = value
 
     def stands(self, device: str, rounds: int) -> bool:
-        """Note that a device's personal model has the figures that were measured last; return whether there are any."""
+        """Carry a device's last measurements of its personal model forward; return False if it has none."""
         names = [name for name in CURVES if _model(name) == "personal"]
         earlier = {number for name in names for number, found in getattr(self, name).items() if device in found}
         last = max((number for number in earlier if number < rounds), default=0)

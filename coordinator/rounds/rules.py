@@ -182,7 +182,9 @@ def withhold(state: RoundState, event: Withheld) -> RoundTransition:
         return state, (receipt_of_uncounted(state, event),)
     if state.closing or not state.may_answer(event.device):
         return state, (
-            SendReceipt(event.device, event.place, "refused", "it was asked for nothing that it could withhold"),
+            SendReceipt(
+                event.device, event.place, "refused", "this exchange has no upload that this device can withhold"
+            ),
         )
     state = replace(
         state,
@@ -258,15 +260,15 @@ def tick(state: RoundState, event: RoundTick) -> RoundTransition:
         state = replace(state, away=state.away | (state.missing & state.members))
         if len(state.folded) >= state.needed:
             return close_exchange(state, event.now_s)
-        consent = state.waits_for_consent
-        if consent and state.stopping and not state.closing:
+        by_consent = state.waits_for_consent
+        if by_consent and state.stopping and not state.closing:
             return replace(state, phase=RoundPhase.DRAINED), ()
         # too few uploads came from the invited devices: invite new ones, too
         open_to = state.members - state.withheld - state.declined
         asked = frozenset() if buffered.applies(state) else choose_devices(state, open_to, len(state.invited))
         nobody_yet = policy.open and state.place == FIRST and not (state.folded or state.withheld)
-        excused = consent or nobody_yet or bool(asked - state.invited - state.away)
-        if policy.forever and consent:
+        excused = by_consent or nobody_yet or bool(asked - state.invited - state.away)
+        if policy.forever and by_consent:
             return fail_or_skip(state, "")
         if state.misses >= policy.patience and not excused:
             return fail_or_skip(state, too_silent(state))

@@ -4,8 +4,8 @@
 
 frame_intake.py checks frames and uploads; membership.py handles devices that join and leave; operator_desk.py answers
 operators; rounds/machine.py has the rules of a round, and rounds/queue.py orders its commands; command_handler.py
-carries them out; aggregation.py adds up the uploads; sender.py sends messages; restart.py computes the state at a
-start.
+carries them out; aggregation.py adds up the uploads, and reduction.py calls the method; round_pacing.py delays rounds;
+sender.py sends messages; restart.py computes the state at a start.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class _Entry:
 
 
 class FeatureCache:
-    """Runs each sample of an array through a frozen function once, in all epochs together.
+    """Runs each sample of an array through a frozen function once, and not in each epoch, where most of the time goes.
 
     The key is the identity of the array, not its content: hashing would cost as much as it saves, and samples do not
     change.  A weak reference drops the features together with the samples, before another array can have their address.

@@ -450,7 +450,7 @@ class Slot:
 
 @functools.lru_cache(maxsize=2**12)
 def _expected(slot: Slot, expect: Expect) -> Expect:
-    """Return the expectation of a slot; cached, because it is the same for all devices of a kind in every exchange."""
+    """Return the expectation of a slot; kept, as in wires.py, for it is the same for all devices of a kind."""
     times = slot.times * (expect.classes if slot.class_times else 1)
     width = expect.feature_dim * times + slot.columns(expect.classes) if expect.feature_dim else 0
     left_out = expect.head_count if slot.without_head else 0

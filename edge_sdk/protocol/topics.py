@@ -38,7 +38,6 @@ def is_id(name: str) -> bool:
     return len(name) <= ID.most and _fits(name) is not None
 
 
-@functools.lru_cache(maxsize=2**12)
 def _level(name: str) -> str:
     """Return an id for use as one level of a topic.
 
@@ -127,15 +126,6 @@ def origin(topic: str) -> Origin:
     A wrong shard and an unknown kind are not listed: each device has one topic of each kind, and cannot invent more.
     Their device is named all the same: a broker's access rules allow a device any topic with its name in this place.
     """
-    return _short_origin(topic) if len(topic) <= LONGEST else _origin(topic)
-
-
-@functools.lru_cache(maxsize=2**14)
-def _short_origin(topic: str) -> Origin:
-    return _origin(topic)
-
-
-def _origin(topic: str) -> Origin:
     root, levels = topic.split("/")[:2], topic.split("/")[2:]
     match levels if "/".join(root) == ROOT else []:
         case [federation, "up", part, device, kind] if is_id(device):
@@ -183,16 +173,6 @@ def matches(pattern: str, topic: str) -> bool:
     `+` stands for one level, and `#` at the end for any number of levels, or none.  Neither covers a topic that begins
     with `$`.
     """
-    return _short_matches(pattern, topic) if len(topic) <= LONGEST else covers(pattern, topic)
-
-
-@functools.lru_cache(maxsize=2**14)
-def _short_matches(pattern: str, topic: str) -> bool:
-    return covers(pattern, topic)
-
-
-def covers(pattern: str, topic: str) -> bool:
-    """Return what `matches` returns, without keeping it."""
     wanted, found = pattern.split("/"), topic.split("/")
     if topic.startswith("$") and wanted[0] in ("+", "#"):
         return False

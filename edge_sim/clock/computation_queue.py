@@ -37,7 +37,7 @@ class ComputationQueue:
         self._added: list[Computation] = []
         """All computations since the clock last advanced."""
         self._participants: set[Participant] = set()
-        """Theirs."""
+        """The participants of `_added`."""
         self._waiting: deque[Computation] = deque()
         """Computations that have not begun."""
         self._asked: dict[Participant, tuple[Computation, DeviceRequest]] = {}

@@ -133,7 +133,7 @@ class KindsWords:
         return self._frames.told(self.hello(device), stamp, _OWN)
 
     def believed(self, welcome: Welcome) -> Welcome | None:
-        """Return the Welcome by which the example joined with nothing else to do, if this one is equal to it."""
+        """Return the example's Welcome if it equals this one and the example had joined with it at once, else None."""
         context = self._example.participant.context
         joined, phase = context.membership, context.session.phase
         if joined is None or phase in (SessionPhase.JOINING, SessionPhase.FETCHING, SessionPhase.REFUSED):

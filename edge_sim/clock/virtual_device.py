@@ -204,7 +204,7 @@ class VirtualDevice:
         return True
 
     def _wake_up(self, dormant: Dormant) -> None:
-        """Build the agent, and give it what the dormant device has taken."""
+        """Build the agent, and replay the events that the dormant device handled."""
         self._dormant = None
         self._transport.muted = True
         self._computed = 0

@@ -81,8 +81,8 @@ class VirtualFleet:
         a trace.  engine: default: ExactEngine.  wrap_method: decides where uploads are added up.
 
         dormant_from: the fleet size from which devices without work have no agent in memory.  most_awake: the number
-        of devices with earlier work that keep their agents.  memory_bytes: for the models of the others, which are on
-        disk beyond it.
+        of devices with earlier work that keep their agents.  memory_bytes: the RAM for the models of the others;
+        further ones are in a file.
         """
         policy = fleet.federation.policy
         state = state or {"now_s": 0.0, "begun_s": None, "hardware": {}}

@@ -44,7 +44,7 @@ def current(table: Any, where: str) -> tuple[Any, tuple[str, ...]]:
     return {**chosen, **kept}, (f"{where}{old}: an older form, still read; write {written}",)
 
 
-HINT = "processes, stack and cluster say the same today"
+HINT = "use processes, stack and cluster instead"
 
 
 def _toml(value: object) -> str:

@@ -27,7 +27,7 @@ from edge_sdk.protocol.messages import FederationSpec
 
 
 class KnownLogits:
-    """Cache of logits; valid while models and samples are unchanged."""
+    """Cache of logits, so that a model that N devices share is evaluated once; valid while models and samples stay."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Hashable, int, int], Floats] = {}

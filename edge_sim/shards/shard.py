@@ -120,10 +120,8 @@ class Shard:
 
 def _engine(setup: ShardSetup) -> Engine:
     if any(device.kit.needs_torch for device in setup.devices):
-        from edge_sim.engines.torch_threads import (
-            use_exact_arithmetic,  # torch is imported only if a device needs it
-            use_one_thread,  # torch is imported only if a device needs it
-        )
+        # torch is imported only if a device needs it
+        from edge_sim.engines.torch_threads import use_exact_arithmetic, use_one_thread
 
         use_one_thread()
         use_exact_arithmetic()

@@ -397,7 +397,7 @@ def _cpu_s() -> float:
 
 
 def _keep(row: dict[str, object], found: Sequence[Row], path: Path) -> None:
-    """Write a table's rows anew with another one, in the place of that of its cell and settings.  Raises StoreError."""
+    """Write a table's rows with this one, in the place of that of its cell and settings.  Raises StoreError."""
     lines: list[Mapping[str, object]] = [*found, row]
     kept = {tuple(str(each[column]) for column in SAME_CELL): each for each in lines}
     try:

@@ -37,9 +37,9 @@ from edge_sdk.class_names import listed
 
 SortKey: TypeAlias = "float | str"
 MOST_DEVICES = 1000
-"""The most devices of a table; of more it says how their figures lie, and devices.csv has each."""
+"""The maximum number of rows in a table of devices; a larger fleet gets percentiles, and devices.csv has all."""
 MOST_ROUNDS = 2000
-"""The most rounds of a table; rounds.csv has all."""
+"""The maximum number of rounds in a table; rounds.csv has all."""
 MISSED_COLUMNS = (("round", True), ("exchange", True), ("device", False), ("why", False))
 
 

@@ -77,7 +77,7 @@ class Declared(Generic[T]):
     """One sentence for the reference page."""
     unit: str = field(default="", kw_only=True)
     value: Callable[[T], Any] | None = field(default=None, kw_only=True)
-    """Computes it, or None to take the field of this name, or else what the record added up."""
+    """Computes the figure.  None: it is the field of this name, or the sum of this name in the record."""
     column: FigureColumn | None = field(default=None, kw_only=True)
     page: str = field(default="", kw_only=True)
     """Its heading on the live page, or empty to leave it out."""
@@ -97,7 +97,7 @@ class Declared(Generic[T]):
         return (column.say or _SAY.get(self.unit, str))(value)
 
     def written(self, value: float) -> str:
-        """A number for people in its unit, without digits behind the point where the unit has no way of its own."""
+        """Format a number in its unit; without decimals if the unit has no format of its own."""
         return _SAY.get(self.unit, whole)(value)
 
     @property

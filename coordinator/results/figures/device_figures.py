@@ -72,8 +72,8 @@ DEVICE_FIGURES: tuple[Figure, ...] = (
         "runtime", "What its model computes with.", "who", column=text_column("runtime", 4, optional=1), page="Runtime"
     ),
     _device("note", "A note on its model, such as the origin of a frozen extractor.", "note", page="Note"),
-    _coordinator("learns", "Whether it learns; else it can only teach, and counts in no mean.", "holds"),
-    _coordinator("joined", "Whether it joined; else it never came or was not let in.", "holds"),
+    _coordinator("learns", "Whether it trains; devices that only teach are left out of means.", "holds"),
+    _coordinator("joined", "Whether it joined; false if it never came or was refused.", "holds"),
     _device(
         "samples",
         "Samples that it trains on.",

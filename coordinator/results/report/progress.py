@@ -24,7 +24,7 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import FOREVER
 
 PLAIN_LINES = 10
-"""About the number of progress lines in a log, and of lines on devices that joined; of a small fleet each is named."""
+"""About the number of lines on progress in a log, and of those on joins.  In a small fleet each join has a line."""
 _NAMED = 20
 """The most devices of a small fleet."""
 _SILENT_S = 60.0
@@ -88,7 +88,7 @@ class Progress(RunObserver):
         self._line(", ".join(filter(None, parts)), passing=not last)
 
     def _left_of_run(self, done: int, of: int) -> str:
-        """The time left, or empty: a resumed run first ends a round that it did not begin, which says nothing."""
+        """The time left; empty until a round has begun and ended here: a resumed run first ends an older one."""
         first, begun_s = self._first or (done, 0.0)
         if done <= first:
             return ""

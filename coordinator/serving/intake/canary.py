@@ -58,9 +58,9 @@ class AccuracyLevel:
     guarded: Right | None
     """The right answers of the reference model, or None while nothing is guarded."""
     best: Right
-    """Those of the best model since the accuracy last fell or rose by more than allowed."""
+    """The right answers of the best model since the accuracy last changed by more than allowed."""
     held: int = 0
-    """The rounds since then."""
+    """The rounds since that change."""
 
     def to_json(self) -> list[Any]:
         """The level as plain values."""

@@ -133,7 +133,7 @@ class UploadScreen:
     def why_none(self) -> str:
         """Return why no upload of this exchange counts, with an example."""
         device, wrong = max(self._out.items(), key=lambda each: (bool(each[1]), each[0]))
-        return f"no upload counts, of the {len(self._out)} that came; that of {device}: {wrong or 'it is held out'}"
+        return f"none of the {len(self._out)} uploads counts; for example {device}: {wrong or 'it is held out'}"
 
     def to_leave_out(self, found: Mapping[str, float]) -> list[str]:
         """The outliers among these that must be left out and are not yet."""

@@ -39,7 +39,7 @@ chance."""
 KEPT_ROLLOUTS = 8
 """The last rollouts that are kept, so that a device that was away goes back, too."""
 WRITES = 6
-"""The maximum that a device writes to its flash, in lengths of the file: the file, and states with their moments."""
+"""The maximum that a device writes to its flash, in file sizes: the file, and model states with their moments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Rollout:
     name: str
     classes: int
     number: int
-    """Of the last offer; all offers of a run have ascending numbers."""
+    """The number of the last offer; the offers of a run are numbered upwards."""
     share: float
     board: str = ""
     devices: tuple[str, ...] = ()

@@ -30,7 +30,7 @@ from edge_sdk.transport.memory.fault_draws import FaultDraws
 C = TypeVar("C")
 _CONNECTED = Connected()
 _CACHED_TOPICS = 2**10
-"""Most topics whose subscribers are known without a search: those of a round, not of a whole fleet."""
+"""The maximum number of topics whose subscribers are remembered: those of a round, not of a whole fleet."""
 
 
 class _Alone(NamedTuple, Generic[C]):
@@ -104,7 +104,7 @@ class SubscriptionTree(Generic[C]):
                     below = tree.get(name)
                     if isinstance(below, SubscriptionTree):
                         nodes.append(below)
-                    elif below is not None and topics.covers(below.pattern, topic):
+                    elif below is not None and topics.matches(below.pattern, topic):
                         found.append(below.client)
         for node in nodes:
             found += node.here
@@ -205,7 +205,6 @@ class Hub:
         """The latest of them."""
         self.down = False
         """Whether the broker itself is down."""
-        """The shared parts of long frames in transit, by the last level of their topic."""
         self.on_publish: Callable[[Frame], None] = lambda _frame: None
         """Called with each frame that is published."""
         self.fault_counts: Counter[str] = Counter()

@@ -105,7 +105,7 @@ class LeanClient(Client):
     def note_alive(self) -> None:
         """Start the wait for an answer to the last ping again.
 
-        For while the answer may have arrived but is not read yet: reading is paused, or messages came before it.
+        Call this while the answer may be unread: reading is paused, or messages are ahead of it.
         """
         self._ping_t = 0.0
 
