@@ -48,7 +48,7 @@ class Load:
     waits_s: list[float]
     """Seconds from the sending of each upload to its receipt."""
     back_s: list[float]
-    """Seconds from the broker's return until each device was welcomed again; empty: the broker was not restarted."""
+    """Seconds from the broker's return until each device was welcomed again, or empty without a restart."""
     resident_mib: float
     peak_mib: float
     took_s: float

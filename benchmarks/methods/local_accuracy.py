@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def measured(method: str, family: str, overrides: Sequence[str]) -> list[str]:
-    """Return a row: alone, federated, gains, by prototypes.  family: of all devices; empty: the demo's fleet."""
+    """Return a row: alone, federated, gains, by prototypes.  family: of all devices, or empty for the demo's fleet."""
     found = [_run(method, family, [*overrides, f"federation.seed={seed}"]) for seed in SEEDS]
     alone = [metrics["standalone_local_accuracy_mean"] for metrics in found]
     federated = [metrics["local_accuracy_mean"] for metrics in found]

@@ -112,7 +112,7 @@ def measure(method: str, *, machines: int, rounds: int, seed: int) -> tuple[floa
 
 
 def _turn(server: Server, agents: list[edge_sdk.Agent], now_s: float) -> None:
-    """Let everybody handle what has come, and compute what there is to compute."""
+    """Let everybody handle the frames that have come, and compute the requests."""
     while (event := server.transport.poll(0.0)) is not None:
         server.handle(event, now_s)
     server.flush(now_s)

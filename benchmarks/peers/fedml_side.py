@@ -35,7 +35,7 @@ class Api(FedAvgAPI):  # type: ignore[misc]  # FedML ships no types
     def train(self) -> None:
         """FedAvg from the first round on.
 
-        FedML takes the live weights as the first mean, so that each device goes on where the one before stopped.
+        FedML takes the live weights as the first mean, so that each device continues where the one before stopped.
         """
         trainer, live = self.model_trainer, self.model_trainer.get_model_params
 

@@ -88,7 +88,7 @@ LINES = (
 )
 
 FED_AS_THERE = {"Local": (0,), "FedProto": (0,), "FedKD": (1,), "FedMRL": (0, 1, 2), "FedGen": (0, 1, 2)}
-"""By algorithm the seeds that are run once more with mini-batches as there: does their order matter, and the last one,
+"""By algorithm the seeds that are run again with mini-batches as there: does their order matter, and the last one,
 which is dropped?"""
 
 

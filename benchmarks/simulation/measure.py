@@ -6,7 +6,7 @@
 Each figure of ours is a ratio to the bare sequential loop (bare.py), which runs right before it, in a process of its
 own; medians over several such pairs.  EDGE_REPEATS (default 3) says how many; EDGE_CASES, such as
 fedproto-mlp-100,fedavg-cnn-20, which cases (default: all); EDGE_MNIST names an npz of MNIST, without which the section
-`scale` cannot be measured.  The section `gpu` says that it was not measured where there is none.
+`scale` cannot be measured.  Without a GPU the section `gpu` says that it was not measured.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ ROUNDS = int(os.environ.get("EDGE_ROUNDS", "11"))
 RATE = 0.05
 BATCH = 32
 EVERY = int(os.environ.get("EDGE_EVERY", str(10**6)))
-"""Rounds between two evaluations; by default there is none in the timed rounds."""
+"""Rounds between two evaluations; by default the timed rounds have none."""
 RUNS: Mapping[str, Mapping[str, Any]] = {
     "exact": {},
     "cohort": {"stack": True},

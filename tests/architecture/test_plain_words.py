@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("edge_sdk", "coordinator", "edge_sim")
+PACKAGES = ("edge_sdk", "coordinator", "edge_sim", "benchmarks")
 RESULTS = "docs/results/"
 
 HABITS = {

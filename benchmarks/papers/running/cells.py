@@ -275,7 +275,7 @@ def run_missing(
         say(f"{cell.name}: runs")
         try:
             row = measured(cell, runs)
-        except Exception as error:  # noqa: BLE001  # whatever ended one cell, the others go on
+        except Exception as error:  # noqa: BLE001  # whatever ended one cell, the others continue
             failed += 1
             say(f"{cell.name}: failed: {type(error).__name__}: {error}")
             continue
@@ -383,7 +383,7 @@ def code_version(folder: Path = Path(__file__).parents[3]) -> dict[str, str]:
 
 
 def _instruction_set() -> dict[str, str]:
-    """The instruction set that torch's kernels use here, on which the last bits of figures depend; empty: no torch."""
+    """The instruction set that torch's kernels use here, on which last bits depend, or empty without torch."""
     try:
         from torch.backends.cpu import get_cpu_capability
     except ImportError:

@@ -153,7 +153,7 @@ class Table:
     found: str = ""
     """What its rows say beside the signs."""
     targets_against: str = ""
-    """The line that bytes and computing to a target are compared with; empty: they are not shown."""
+    """The line that bytes and computing to a target are compared with, or empty to leave them out."""
     folder: Path = FOLDER
 
     @property
