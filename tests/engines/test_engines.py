@@ -205,7 +205,7 @@ def test_older_keys_are_read_and_a_line_says_what_to_write(
 
 
 def test_an_unknown_engine_is_refused(pictures: Path) -> None:
-    with pytest.raises(UsageError, match=r"run\.engine: .*, found 'quantum'; processes, stack and cluster"):
+    with pytest.raises(UsageError, match=r"run\.engine: .*, found 'quantum'; use processes, stack and cluster"):
         with_run(pictures, engine="quantum")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+import threading
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -40,6 +41,10 @@ _PIECE_BYTES = 16 * 2**20
 _F4 = 4
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 """What stands before a member of a zip file; the lengths of its name and of its extra field are the last two."""
+
+_READING = threading.Lock()
+"""numpy parses the head of each array with `ast`, which Python up to 3.11.7 cannot do in two threads at once: one gets
+a SystemError (python/cpython issue 106905)."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -115,7 +120,7 @@ def _ids(where: str, y: Any, count: int, names: tuple[str, ...]) -> tuple[Ints, 
 def _arrays(path: Path) -> Arrays:
     """Read the known arrays of the file."""
     try:
-        with path.open("rb") as file:  # opened here, so that it is closed if numpy raises
+        with _READING, path.open("rb") as file:  # opened here, so that it is closed if numpy raises
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise _unreadable(path, f"it is one bare array; use numpy.savez with {', '.join(NEEDED)}")
