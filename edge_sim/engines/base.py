@@ -11,6 +11,7 @@ array.  So the logits of equal models on the same samples are computed once.
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -30,7 +31,8 @@ class KnownLogits:
     """Cache of logits, so that a model that N devices share is evaluated once; valid while models and samples stay."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Hashable, int, int], Floats] = {}
+        self._known: dict[tuple[Hashable, int, int], tuple[weakref.ref[Floats], Floats]] = {}
+        """By state, address and number of samples: the array that holds these samples, and their logits."""
         self._newest: dict[Hashable, tuple[int, bytes]] = {}
         """The newest state of the shared models of each architecture, and its number."""
 
@@ -60,11 +62,24 @@ class KnownLogits:
         return found
 
     def _of(self, state: Hashable, x: Floats, compute: Callable[[Floats], Floats]) -> Floats:
-        """Return the logits of samples (n, c, h, w); keyed by their address, so they must stay in place."""
-        key = state, x.__array_interface__["data"][0], len(x)
-        if key not in self._known:
-            self._known[key] = compute(x)
-        return self._known[key]
+        """Return the logits of samples (n, c, h, w), which may be a slice of an array.
+
+        A freed array's address may become that of another device's samples, so the array itself must still be there.
+        """
+        key, held = (state, x.__array_interface__["data"][0], len(x)), _holder(x)
+        found = self._known.get(key)
+        if found is not None and found[0]() is held:
+            return found[1]
+        logits = compute(x)
+        self._known[key] = weakref.ref(held, lambda _gone: self._known.pop(key, None)), logits
+        return logits
+
+
+def _holder(x: Floats) -> Floats:
+    """Return the array whose memory an array shows: itself, or the one that it was cut from."""
+    while isinstance(x.base, np.ndarray):
+        x = x.base
+    return x
 
 
 @dataclass(frozen=True, slots=True, eq=False)

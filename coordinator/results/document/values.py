@@ -212,9 +212,12 @@ def _run_facts(result: Result) -> Iterator[tuple[str, str]]:
     yield "ended", "as planned" if result.completed else "early"
     yield "link", "simulated" if result.transport == "memory" else result.transport
     if "start_s" in result.time:
-        yield "begun", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(result.time["start_s"]))
+        yield (
+            ("resumed" if result.resumed.get("times") else "begun"),
+            time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(result.time["start_s"])),
+        )
     if "wall_s" in result.time:
-        yield "took", human_seconds(result.time["wall_s"])
+        yield ("since then" if result.resumed.get("times") else "took"), human_seconds(result.time["wall_s"])
     if result.time.get("virtual_s"):
         yield "on the boards", human_seconds(result.time["virtual_s"])
     yield "uploads", ", ".join(f"{count} {word}" for word, count in result.updates.items() if count) or "none"

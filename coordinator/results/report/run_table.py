@@ -264,7 +264,7 @@ def _verdict(result: Result, whole: Mapping[str, Any]) -> str:
     if common is not None:
         accuracy += f"; global model {percent(common)}"
     sent, received = (human_bytes(whole["bytes"][f"{way}_total"]) for way in ("up", "down"))
-    parts = [accuracy, f"{sent} sent, {received} received", *_times(whole["time"])]
+    parts = [accuracy, f"{sent} sent, {received} received", *_times(result)]
     refused = [f"{count} {verdict}" for verdict, count in whole["updates"].items() if verdict != "accepted" and count]
     return "; ".join(parts + ([f"uploads not taken: {', '.join(refused)}"] if refused else []))
 
@@ -331,9 +331,10 @@ def _measures(own_task: Mapping[str, float]) -> list[str]:
     return [said.format(say(own_task[key])) for key, said, say in ways if key in own_task]
 
 
-def _times(time: Mapping[str, float]) -> list[str]:
+def _times(result: Result) -> list[str]:
+    time, since = result.time, " since it was resumed" if result.resumed.get("times") else ""
     virtual = [f"{human_seconds(time['virtual_s'])} on the boards' clock"] if time.get("virtual_s") else []
-    wall = [human_seconds(time["wall_s"]) + (" here" if virtual else "")] if "wall_s" in time else []
+    wall = [human_seconds(time["wall_s"]) + (" here" if virtual else "") + since] if "wall_s" in time else []
     return [", ".join(wall + virtual)] if wall or virtual else []
 
 

@@ -128,6 +128,13 @@ def test_the_verdict_has_accuracies_bytes_times_and_uploads():
     assert "stale" not in verdict
 
 
+def test_the_time_of_a_resumed_run_counts_since_then():
+    time = {"wall_s": 37.0, "virtual_s": 120.0}
+    once, resumed = (run_table(small(time=time, resumed=extra)).headline for extra in ({}, {"times": 1.0}))
+    assert "; 37.0 s here, " in once
+    assert "; 37.0 s here since it was resumed, " in resumed
+
+
 def test_what_a_reader_must_know_stands_below():
     notes = run_table(
         small(
